@@ -1,0 +1,132 @@
+"""How an attempt ended: a pure function from evidence to an ending, used by the daemon and by the gate alike.
+
+The attempt's own record is the first witness and Slurm's state the second (DESIGN section 6): exit 75 shows as FAILED, a
+pipe into tee hides it, a saved limit never shows as TIMEOUT. None means "not ended, or not to be told yet".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.model import ENDED_STATES, EXIT_CONTINUE, EXIT_SETUP, Ending, JobGone, JobSeen, JobSighting
+from orchestrator.records import EndRecord
+
+# Exit codes with which programs say that they were called wrongly: argparse's 2, sysexits' 78, the shell's 126 and 127.
+_CALLED_WRONGLY = frozenset({2, EXIT_SETUP, 126, 127})
+
+# Without an end record and unknown to Slurm, an attempt whose heart has not beaten for this long has vanished (the
+# supervisor beats every 30 s).
+SILENCE_UNTIL_VANISHED_S = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that bears on how one attempt ended."""
+
+    job: JobSighting
+    end: EndRecord | None = None
+    started: bool = True               # there is a start record
+    heartbeat_age_s: float | None = None
+    checkpoint_step: int | None = None
+    saved_after_notice: bool = False   # as seen now: a save may complete after the provisional record was written
+    cancel_requested: bool = False     # the journal has a cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An ending and, in a few words, what it was read from."""
+
+    ending: Ending
+    reason: str
+
+
+def classify(evidence: Evidence) -> Verdict | None:
+    """How the attempt ended; None while it has not, or while nobody can say."""
+    end = evidence.end
+    if end is not None and not end.provisional:
+        return _from_end_record(evidence, end)
+    state = evidence.job.state if isinstance(evidence.job, JobSeen) else None
+    if state is not None:
+        return _from_slurm(evidence, state) if state in ENDED_STATES else None
+    if isinstance(evidence.job, JobGone):
+        return _forgotten(evidence)
+    return None
+
+
+def _from_end_record(evidence: Evidence, end: EndRecord) -> Verdict:
+    state = evidence.job.state if isinstance(evidence.job, JobSeen) else ""
+    code = _code_words(end)
+    if end.hung:
+        return Verdict(Ending.HUNG, end.detail or "no heartbeat within its limit")
+    if end.setup_error:
+        return Verdict(Ending.SETUP_FAILURE, end.setup_error)
+    if end.exit_code == 0 and (end.trainer == "finished" or end.finished_file):
+        return Verdict(Ending.FINISHED, "")
+    if end.oom_kills > 0 or state == "OUT_OF_MEMORY":
+        return Verdict(Ending.OUT_OF_MEMORY, f"{max(end.oom_kills, 1)} process(es) killed for memory")
+    if end.notice is not None:
+        return _after_notice(evidence, end, state)
+    if state in ("NODE_FAIL", "BOOT_FAIL"):
+        return Verdict(Ending.NODE_FAILURE, f"Slurm: {state}")
+    if end.exit_code == 0:
+        return Verdict(Ending.NO_RESULT, "exit 0, and what counts as finished is missing")
+    if end.exit_code == EXIT_CONTINUE and end.trainer == "stopped":
+        return Verdict(Ending.LIMIT_SAVED, "the trainer stopped by itself, to be continued")
+    never_began = end.first_step_at is None if end.knows_orch else end.exit_code in _CALLED_WRONGLY
+    if end.signal is None and never_began:
+        return Verdict(Ending.SETUP_FAILURE, f"{code} before the first step")
+    return Verdict(Ending.CRASH, code)
+
+
+def _after_notice(evidence: Evidence, end: EndRecord, state: str) -> Verdict:
+    saved = end.saved_after_notice or evidence.saved_after_notice
+    words = "saved after the notice" if saved else "no checkpoint after the notice"
+    if evidence.cancel_requested or end.notice == "cancel" or state == "CANCELLED":
+        return Verdict(Ending.CANCELLED, words)
+    if state in ("NODE_FAIL", "BOOT_FAIL"):
+        return Verdict(Ending.NODE_FAILURE, f"Slurm: {state}")
+    if end.notice == "limit" or state in ("TIMEOUT", "DEADLINE"):
+        return Verdict(Ending.LIMIT_SAVED if saved else Ending.LIMIT_UNSAVED, words)
+    # "preempt", or a stop signal whose sender nobody knows: announced, so treated like a preemption
+    return Verdict(Ending.PREEMPTED_SAVED if saved else Ending.PREEMPTED_UNSAVED, words)
+
+
+def _from_slurm(evidence: Evidence, state: str) -> Verdict:
+    """The job has ended and left no final record: killed without warning, or at the end of its grace."""
+    end = evidence.end
+    saved = evidence.saved_after_notice
+    words = f"Slurm: {state}" + (", saved after the notice" if saved else "")
+    if state in ("NODE_FAIL", "BOOT_FAIL"):
+        return Verdict(Ending.NODE_FAILURE, words)
+    if state == "OUT_OF_MEMORY":
+        return Verdict(Ending.OUT_OF_MEMORY, words)
+    if state in ("TIMEOUT", "DEADLINE"):
+        return Verdict(Ending.LIMIT_SAVED if saved else Ending.LIMIT_UNSAVED, words)
+    if state == "PREEMPTED":
+        return Verdict(Ending.PREEMPTED_SAVED if saved else Ending.PREEMPTED_UNSAVED, words)
+    if state in ("CANCELLED", "REVOKED") or evidence.cancel_requested:
+        return Verdict(Ending.CANCELLED, words)
+    if not evidence.started:
+        return Verdict(Ending.SETUP_FAILURE, f"{words}, and its supervisor never reported")
+    if end is not None and end.notice is not None:
+        return _after_notice(evidence, end, state)
+    return Verdict(Ending.CRASH, f"{words}, its supervisor was killed")
+
+
+def _forgotten(evidence: Evidence) -> Verdict | None:
+    """Slurm answered and no longer knows the job, and there is no final record."""
+    end = evidence.end
+    silent = evidence.heartbeat_age_s is None or evidence.heartbeat_age_s > SILENCE_UNTIL_VANISHED_S
+    if not silent:
+        return None
+    if evidence.cancel_requested:
+        return Verdict(Ending.CANCELLED, "gone after a cancel")
+    if end is not None and end.notice in ("limit", "preempt", "cancel"):
+        return _after_notice(evidence, end, "")
+    return Verdict(Ending.VANISHED, "no end record, no heartbeat, and Slurm does not know the job")
+
+
+def _code_words(end: EndRecord) -> str:
+    if end.signal is not None:
+        return f"killed by signal {end.signal}"
+    return f"exit {end.exit_code}"

@@ -1,0 +1,211 @@
+"""The state of a run is the fold of its journal: one event at a time, no file, no clock, no second way.
+
+An event is a dict with ``event``, ``t`` (epoch seconds) and its context. Restart is replay through this same function.
+An event that does not apply in the present state is ignored on purpose: two daemons, a torn line or a hand-edited journal
+may tell a thing twice, and the first telling stands. Unknown events are ignored too; a newer *schema* is refused when the
+journal is read.
+
+    submit       the first event: what was asked for
+    queueing     intent: sbatch is about to be called        -> queued | rejected | lost
+    queued       Slurm gave a job id
+    rejected     Slurm said no; nothing is queued
+    lost         the intent never reached Slurm
+    repointed    the dependency of a waiting job was changed
+    asked        intent: scancel/scontrol is about to be called (kind, job_id)
+    paused / resumed    a waiting job was held / released in Slurm
+    started      a supervisor took an attempt
+    ended        an attempt ended, with its ending and the evidence
+    dropped      a waiting submission is gone without having trained (stood down, cancelled, vanished)
+    held, released, cancel, cancelled, finished, reopened    the run's phase
+    note         a sentence for people; changes nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.model import (
+    Attempt,
+    Ending,
+    Phase,
+    Policy,
+    Profile,
+    Run,
+    RunSpec,
+    Submission,
+    SubmissionState,
+)
+
+Event = dict[str, Any]
+
+
+def fold(events: Iterable[Event]) -> Run | None:
+    """The run that these events tell of; None if there is no ``submit`` at their head."""
+    run: Run | None = None
+    for event in events:
+        run = apply(run, event)
+    return run
+
+
+def apply(run: Run | None, event: Event) -> Run | None:
+    """The run after one more event."""
+    if run is None:
+        return _submit(event) if event.get("event") == "submit" else None
+    update = _UPDATES.get(str(event.get("event")))
+    changed = update(run, event) if update else run
+    return replace(changed, events=run.events + 1)
+
+
+def spec_from_event(data: dict[str, Any]) -> RunSpec:
+    """The spec as the ``submit`` event carries it (``dataclasses.asdict`` of a RunSpec, through JSON)."""
+    data = dict(data)
+    data["profile"] = Profile(**data["profile"])
+    data["policy"] = Policy(**data["policy"])
+    data["after_tags"] = tuple(data.get("after_tags", ()))
+    data["after_jobs"] = tuple(data.get("after_jobs", ()))
+    return RunSpec(**data)
+
+
+def _submit(event: Event) -> Run:
+    at = float(event["t"])
+    return Run(spec=spec_from_event(event["spec"]), submitted_at=at, phase_since=at, events=1)
+
+
+def _phase(run: Run, event: Event, phase: Phase, **changes: Any) -> Run:
+    return replace(run, phase=phase, phase_since=float(event["t"]), phase_reason=str(event.get("reason", "")), **changes)
+
+
+def _with_submission(run: Run, submission_id: str, **changes: Any) -> Run:
+    return replace(run, submissions=tuple(
+        replace(s, **changes) if s.id == submission_id else s for s in run.submissions))
+
+
+# --- submissions ------------------------------------------------------------------------------------------------------
+
+
+def _queueing(run: Run, event: Event) -> Run:
+    if run.submission(event["submission_id"]) is not None:
+        return run
+    new = Submission(id=event["submission_id"], number=int(event["number"]), intended_at=float(event["t"]),
+                     sequence=run.events, dependency=str(event.get("dependency", "")))
+    return replace(run, submissions=(*run.submissions, new))
+
+
+def _settle(state: SubmissionState, *, only_from: frozenset[SubmissionState]) -> Callable[[Run, Event], Run]:
+    def update(run: Run, event: Event) -> Run:
+        submission = run.submission(event["submission_id"])
+        if submission is None or submission.state not in only_from:
+            return run
+        job_id = event.get("job_id", submission.job_id)
+        return _with_submission(run, submission.id, state=state, job_id=None if job_id is None else str(job_id))
+    return update
+
+
+def _repointed(run: Run, event: Event) -> Run:
+    return _with_submission(run, event["submission_id"], dependency=str(event["dependency"]))
+
+
+def _pause(held: bool) -> Callable[[Run, Event], Run]:
+    def update(run: Run, event: Event) -> Run:
+        return _with_submission(run, event["submission_id"], held=held)
+    return update
+
+
+def _asked(run: Run, event: Event) -> Run:
+    return replace(run, requests={**run.requests, f"{event['kind']} {event['job_id']}": float(event["t"])})
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+
+
+def _started(run: Run, event: Event) -> Run:
+    job, restart = str(event["job_id"]), int(event["restart_count"])
+    if any(a.job_id == job and a.restart_count == restart and a.epoch == int(event["epoch"]) for a in run.attempts):
+        return run
+    new = Attempt(
+        number=int(event["number"]), submission_id=str(event["submission_id"]), job_id=job, restart_count=restart,
+        epoch=int(event["epoch"]), host=str(event.get("host", "")), started_at=float(event["started_at"]),
+        resume_step=event.get("resume_step"))
+    run = replace(run, attempts=(*run.attempts, new))
+    return _with_submission(run, new.submission_id, state=SubmissionState.STARTED, job_id=job)
+
+
+def _ended(run: Run, event: Event) -> Run:
+    epoch = int(event["epoch"])
+    attempts = tuple(
+        replace(
+            a, ended_at=float(event["ended_at"]), ended_sequence=run.events, ending=Ending(event["ending"]),
+            reason=str(event.get("reason", "")), checkpoint_step=event.get("checkpoint_step"),
+            last_step=event.get("last_step"), exit_code=event.get("exit_code"),
+            first_step_at=event.get("first_step_at"))
+        if a.epoch == epoch and a.live else a
+        for a in run.attempts)
+    run = replace(run, attempts=attempts)
+    ended = {a.submission_id for a in attempts if a.epoch == epoch}
+    still_live = {a.submission_id for a in attempts if a.live}
+    for submission_id in ended - still_live:
+        run = _with_submission(run, submission_id, state=SubmissionState.ENDED)
+    return run
+
+
+# --- the run's phase --------------------------------------------------------------------------------------------------
+
+
+def _held(run: Run, event: Event) -> Run:
+    if run.phase != Phase.ACTIVE:
+        return run
+    return _phase(run, event, Phase.HELD, held_by=str(event.get("by", "orch")))
+
+
+def _released(run: Run, event: Event) -> Run:
+    if run.phase != Phase.HELD:
+        return run
+    return _phase(run, event, Phase.ACTIVE, held_by="", released_sequence=run.events)
+
+
+def _cancel(run: Run, event: Event) -> Run:
+    if run.over:
+        return run
+    return _phase(run, event, Phase.CANCELLING, cancel_now=run.cancel_now or bool(event.get("now")))
+
+
+def _cancelled(run: Run, event: Event) -> Run:
+    return run if run.over else _phase(run, event, Phase.CANCELLED)
+
+
+def _finished(run: Run, event: Event) -> Run:
+    return run if run.over else _phase(run, event, Phase.FINISHED, metrics=dict(event.get("metrics") or {}))
+
+
+def _reopened(run: Run, event: Event) -> Run:
+    """A person asked for a finished or cancelled run again, perhaps with another spec."""
+    if not run.over:
+        return run
+    spec = spec_from_event(event["spec"]) if "spec" in event else run.spec
+    return _phase(run, event, Phase.ACTIVE, spec=spec, metrics={}, cancel_now=False, held_by="",
+                  released_sequence=run.events)
+
+
+_WAITING = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED})
+
+_UPDATES: dict[str, Callable[[Run, Event], Run]] = {
+    "queueing": _queueing,
+    "queued": _settle(SubmissionState.QUEUED, only_from=frozenset({SubmissionState.INTENDED})),
+    "rejected": _settle(SubmissionState.REJECTED, only_from=frozenset({SubmissionState.INTENDED})),
+    "lost": _settle(SubmissionState.DROPPED, only_from=frozenset({SubmissionState.INTENDED})),
+    "dropped": _settle(SubmissionState.DROPPED, only_from=_WAITING),
+    "repointed": _repointed,
+    "asked": _asked,
+    "paused": _pause(held=True),
+    "resumed": _pause(held=False),
+    "started": _started,
+    "ended": _ended,
+    "held": _held,
+    "released": _released,
+    "cancel": _cancel,
+    "cancelled": _cancelled,
+    "finished": _finished,
+    "reopened": _reopened,
+}

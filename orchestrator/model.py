@@ -1,0 +1,262 @@
+"""The words of orch as value types: what a run is asked to be, and what is known of it.
+
+Everything here is frozen, imports the standard library alone (the supervisor on a compute node uses it too) and knows no
+file, clock or process. Times are epoch seconds, durations seconds, sizes bytes; units stand last in names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+TAG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+EXIT_FINISHED = 0
+EXIT_CONTINUE = 75      # EX_TEMPFAIL: stopped after a notice, to be continued
+EXIT_STOOD_DOWN = 76    # nothing to do or no leave to do it; also: fenced by a newer start
+EXIT_SETUP = 78         # EX_CONFIG: could not start at all
+
+
+class Ending(StrEnum):
+    """How an attempt ended (DESIGN section 6). The value is what journals and people read."""
+
+    FINISHED = "finished"
+    LIMIT_SAVED = "limit-saved"
+    LIMIT_UNSAVED = "limit-unsaved"
+    PREEMPTED_SAVED = "preempted-saved"
+    PREEMPTED_UNSAVED = "preempted-unsaved"
+    NODE_FAILURE = "node-failure"
+    OUT_OF_MEMORY = "out-of-memory"
+    CRASH = "crash"
+    HUNG = "hung"
+    SETUP_FAILURE = "setup-failure"
+    NO_RESULT = "no-result"
+    CANCELLED = "cancelled"
+    VANISHED = "vanished"
+
+
+# What a queued successor may do on its own when it finds its predecessor ended like this; with all others it stands
+# down and the daemon, which knows more, queues the next attempt, changed, or none.
+GOES_ON = frozenset({
+    Ending.LIMIT_SAVED, Ending.LIMIT_UNSAVED, Ending.PREEMPTED_SAVED, Ending.PREEMPTED_UNSAVED,
+    Ending.NODE_FAILURE, Ending.VANISHED,
+})
+GOES_ON_WITH_PROGRESS = frozenset({Ending.CRASH, Ending.HUNG})
+
+# Unplanned endings from which training resumes from a checkpoint: these alone are events of M.
+INTERRUPTIONS = frozenset({
+    Ending.LIMIT_UNSAVED, Ending.PREEMPTED_UNSAVED, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY, Ending.CRASH,
+    Ending.HUNG, Ending.VANISHED,
+})
+
+
+class Phase(StrEnum):
+    """Where a run stands. ACTIVE means: it should be queued or running."""
+
+    ACTIVE = "active"
+    HELD = "held"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The fixed resources of a kind of job, written in one place (orch.yaml) and nowhere else."""
+
+    name: str
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    gres: str | None = None
+    nodes: int = 1
+    cpus: int = 1
+    memory_bytes: int | None = None
+    time_s: float = 8 * 3600.0
+    lead_s: float = 300.0
+    signal: str = "TERM"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What orch does by itself; every field has its key, default and unit in docs/configuration.md."""
+
+    successors_ahead: int = 1
+    finish_first: bool = True
+    checkpoint_interval_s: float = 1800.0
+    checkpoints_kept: int = 3
+    endings_without_progress: int = 3
+    backoff_s: float = 30.0
+    backoff_at_most_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What was asked for when the run was submitted; frozen then and carried by the journal's first event.
+
+    ``after_tags`` are runs that must have ended for good first, ``after_jobs`` other people's Slurm jobs.
+    ``environment`` is the recorded environment that every attempt gets, exactly.
+    """
+
+    tag: str
+    repository: str                   # absolute folder of the user's repository
+    repository_name: str              # its short name, part of the job name TAG@REPO
+    python: str                       # absolute path of the Python that runs the supervisor
+    profile: Profile
+    policy: Policy
+    script_sha256: str
+    environment: dict[str, str] = field(default_factory=dict)
+    env_file: str | None = None
+    finished_when: str | None = None
+    after_tags: tuple[str, ...] = ()
+    after_jobs: tuple[str, ...] = ()
+    what: str = ""
+
+    @property
+    def job_name(self) -> str:
+        return f"{self.tag}@{self.repository_name}"
+
+
+class SubmissionState(StrEnum):
+    """INTENDED -> QUEUED -> STARTED -> ENDED, or QUEUED -> DROPPED, or INTENDED -> REJECTED."""
+
+    INTENDED = "intended"
+    QUEUED = "queued"
+    STARTED = "started"
+    ENDED = "ended"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One sbatch of this run, known by its id alone, never by a name."""
+
+    id: str
+    number: int
+    intended_at: float
+    sequence: int                      # index of its intent in the journal: what was known when it was made
+    state: SubmissionState = SubmissionState.INTENDED
+    job_id: str | None = None
+    dependency: str = ""               # as Slurm was last asked for it
+    held: bool = False                 # held in Slurm by us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One execution of the run. A requeue of the same job is a new attempt."""
+
+    number: int
+    submission_id: str
+    job_id: str
+    restart_count: int
+    epoch: int
+    host: str
+    started_at: float
+    resume_step: int | None = None
+    ended_at: float | None = None
+    ended_sequence: int | None = None  # index of its ending in the journal
+    ending: Ending | None = None
+    reason: str = ""
+    checkpoint_step: int | None = None
+    last_step: int | None = None
+    exit_code: int | None = None
+    first_step_at: float | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.ending is None
+
+    @property
+    def progressed(self) -> bool | None:
+        """Whether a newer complete checkpoint came out of this attempt; None when that is not known."""
+        if self.checkpoint_step is None:
+            return False if self.ended_at is not None else None
+        return self.checkpoint_step > (self.resume_step if self.resume_step is not None else -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What the journal says of a run: the fold of its events."""
+
+    spec: RunSpec
+    submitted_at: float
+    phase: Phase = Phase.ACTIVE
+    phase_since: float = 0.0
+    phase_reason: str = ""
+    held_by: str = ""                  # "user" or "orch"
+    cancel_now: bool = False
+    submissions: tuple[Submission, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    metrics: dict[str, object] = field(default_factory=dict)
+    released_sequence: int = -1        # endings before it no longer count against the run
+    events: int = 0
+    requests: dict[str, float] = field(default_factory=dict)  # what Slurm was last asked to do, and when
+
+    @property
+    def live(self) -> Attempt | None:
+        """The attempt that runs now, as far as is known."""
+        running = [attempt for attempt in self.attempts if attempt.live]
+        return max(running, key=lambda attempt: attempt.epoch) if running else None
+
+    @property
+    def waiting(self) -> tuple[Submission, ...]:
+        """Submissions that Slurm may still start, oldest first; those whose sbatch is not settled among them."""
+        return tuple(s for s in self.submissions if s.state in (SubmissionState.INTENDED, SubmissionState.QUEUED))
+
+    @property
+    def last_job_id(self) -> str | None:
+        """The newest job of this run: what a dependent has to wait behind."""
+        jobs = [s.job_id for s in self.submissions if s.job_id is not None and s.state != SubmissionState.DROPPED]
+        return jobs[-1] if jobs else None
+
+    @property
+    def over(self) -> bool:
+        """Ended for good: nothing of it will ever be queued again unless a person asks."""
+        return self.phase in (Phase.FINISHED, Phase.CANCELLED)
+
+    def submission(self, submission_id: str) -> Submission | None:
+        return next((s for s in self.submissions if s.id == submission_id), None)
+
+
+# --- what Slurm says: three facts, three types ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    """Slurm knows the job. ``state`` is Slurm's own long word (RUNNING, NODE_FAIL, ...), kept as it is."""
+
+    job_id: str
+    state: str
+    reason: str = ""
+    comment: str = ""
+    name: str = ""
+    nodes: str = ""
+    dependency: str = ""
+    start_at: float | None = None      # a guess while the job is pending: never enters exposure
+    restart_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobGone:
+    """Slurm answered, and does not know the job (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSilent:
+    """Slurm did not answer. Evidence of nothing."""
+
+    message: str = ""
+
+
+JobSighting = JobSeen | JobGone | SlurmSilent
+
+PENDING_STATES = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+RUNNING_STATES = frozenset({
+    "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING",
+})
+ENDED_STATES = frozenset({
+    "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE",
+    "REVOKED", "LAUNCH_FAILED",
+})
