@@ -234,7 +234,9 @@ class JobSeen:
     name: str = ""
     nodes: str = ""
     dependency: str = ""
+    gres: str = ""                     # what it asked for a node (TresPerNode)
     start_at: float | None = None      # a guess while the job is pending: never enters exposure
+    end_at: float | None = None        # a guess while it runs
     restart_count: int = 0
 
 

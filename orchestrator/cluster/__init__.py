@@ -1,0 +1,47 @@
+"""A private Slurm in a folder: munged, slurmctld and one slurmd a node, as an ordinary user or as root.
+
+Owns the daemons' configuration, start and end. Submits nothing, reads no run, and touches no process but this cluster's.
+"""
+
+from orchestrator.cluster.lifecycle import (
+    Cluster,
+    ClusterStatus,
+    Daemon,
+    Node,
+    down,
+    environment,
+    kill,
+    recorded_spec,
+    set_node,
+    slurm_conf,
+    start_controller,
+    start_node,
+    status,
+    stop_controller,
+    stop_node,
+    up,
+)
+from orchestrator.cluster.machine import missing_programs
+from orchestrator.cluster.spec import ClusterSpec, Tracking
+
+__all__ = [
+    "Cluster",
+    "ClusterSpec",
+    "ClusterStatus",
+    "Daemon",
+    "Node",
+    "Tracking",
+    "down",
+    "environment",
+    "kill",
+    "missing_programs",
+    "recorded_spec",
+    "set_node",
+    "slurm_conf",
+    "start_controller",
+    "start_node",
+    "status",
+    "stop_controller",
+    "stop_node",
+    "up",
+]

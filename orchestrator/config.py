@@ -1,0 +1,341 @@
+"""orch.yaml and job.yaml: read, checked, and turned into the values of ``model``.
+
+PyYAML parses, msgspec checks types; what is added here is that every complaint names file, line and key, the nearest known
+key for an unknown one, and what to write instead. Numbers without a unit are refused for durations and sizes, also the ones
+that YAML itself makes out of ``12:30:00``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from orchestrator.errors import ConfigError, UserError
+from orchestrator.model import Policy, Profile
+from orchestrator.units import parse_duration_s, parse_size_bytes
+
+CONFIG_NAME = "orch.yaml"
+
+Quantity = str | int | float
+T = TypeVar("T")
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class ProfileFile(_Strict):
+    """``profiles: NAME:`` in orch.yaml."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    gres: str | None = None
+    nodes: int = 1
+    cpus: int = 1
+    memory: Quantity | None = None
+    time: Quantity = "8h"
+    lead: Quantity = "5m"
+    signal: str = "TERM"
+
+
+class CheckpointFile(_Strict):
+    """``checkpoint:`` in orch.yaml and job.yaml."""
+
+    interval: Quantity | None = None
+    keep: int | None = None
+
+
+class RecoveryFile(_Strict):
+    """``recovery:`` in orch.yaml."""
+
+    endings_without_progress: int = 3
+    backoff: Quantity = "30s"
+    backoff_at_most: Quantity = "30m"
+
+
+class SlurmFile(_Strict):
+    """``slurm:`` in orch.yaml."""
+
+    conf: str | None = None
+    timeout: Quantity = "30s"
+
+
+class DaemonFile(_Strict):
+    """``daemon:`` in orch.yaml."""
+
+    every: Quantity = "30s"
+
+
+class ConfigFile(_Strict):
+    """orch.yaml."""
+
+    profiles: dict[str, ProfileFile]
+    default_profile: str | None = None
+    successors_ahead: int = 1
+    queue: str = "finish_first"
+    checkpoint: CheckpointFile = CheckpointFile()
+    recovery: RecoveryFile = RecoveryFile()
+    slurm: SlurmFile = SlurmFile()
+    daemon: DaemonFile = DaemonFile()
+    env: dict[str, str | int | float | None] = {}
+
+
+class JobFile(_Strict):
+    """job.yaml."""
+
+    profile: str | None = None
+    after: list[str | int] = []
+    validate: str | None = None
+    env: dict[str, str | int | float | None] = {}
+    env_file: str | None = None
+    finished_when: str | None = None
+    checkpoint: CheckpointFile = CheckpointFile()
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """orch.yaml, checked: profiles by name, the policy, how to reach Slurm."""
+
+    path: Path
+    profiles: dict[str, Profile]
+    default_profile: str
+    policy: Policy
+    slurm_conf: Path | None
+    slurm_timeout_s: float
+    every_s: float
+    environment: dict[str, str | None]
+
+    def profile(self, name: str | None) -> Profile:
+        wanted = name or self.default_profile
+        if wanted not in self.profiles:
+            near = difflib.get_close_matches(wanted, self.profiles, 1)
+            raise UserError(f'no profile "{wanted}" in {self.path.name}',
+                            hint=f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(self.profiles)}")
+        return self.profiles[wanted]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """job.yaml, checked."""
+
+    profile: str | None = None
+    after: tuple[str, ...] = ()
+    validate: str | None = None
+    environment: dict[str, str | None]
+    env_file: str | None = None
+    finished_when: str | None = None
+    interval_s: float | None = None
+    keep: int | None = None
+    what: str = ""
+
+
+def load_config(repository: Path) -> Config:
+    """Raises ConfigError naming file, line, key and remedy."""
+    path = repository / CONFIG_NAME
+    if not path.exists():
+        raise UserError(f"no {CONFIG_NAME} in {repository}", hint="run `orch init` there first")
+    document = Document(path)
+    file = document.convert(ConfigFile)
+    profiles = {name: _profile(document, name, profile) for name, profile in file.profiles.items()}
+    if not profiles:
+        raise document.error("profiles", "is empty", "write at least one profile; `orch init` shows how in a new folder")
+    default = file.default_profile or next(iter(profiles))
+    if default not in profiles:
+        raise document.error("default_profile", f'"{default}" is not one of {", ".join(profiles)}', "")
+    if file.queue not in ("finish_first", "share"):
+        raise document.error("queue", f'"{file.queue}" is not known', "write finish_first or share")
+    return Config(
+        path=path, profiles=profiles, default_profile=default, policy=_policy(document, file),
+        slurm_conf=repository / Path(file.slurm.conf).expanduser() if file.slurm.conf else None,
+        slurm_timeout_s=document.duration_s("slurm.timeout", file.slurm.timeout),
+        every_s=document.duration_s("daemon.every", file.daemon.every),
+        environment=_environment(document, file.env))
+
+
+def load_job(folder: Path) -> Job:
+    """job.yaml of this job folder, all defaults if there is none. Raises ConfigError."""
+    path = folder / "job.yaml"
+    if not path.exists():
+        return Job(environment={})
+    document = Document(path)
+    file = document.convert(JobFile)
+    interval = file.checkpoint.interval
+    return Job(
+        profile=file.profile, after=tuple(str(item) for item in file.after), validate=file.validate,
+        environment=_environment(document, file.env), env_file=file.env_file, finished_when=file.finished_when,
+        interval_s=document.duration_s("checkpoint.interval", interval) if interval is not None else None,
+        keep=_keep(document, file.checkpoint.keep), what=file.what)
+
+
+def _profile(document: Document, name: str, file: ProfileFile) -> Profile:
+    key = f"profiles.{name}"
+    time_s = document.duration_s(f"{key}.time", file.time)
+    lead_s = document.duration_s(f"{key}.lead", file.lead)
+    if lead_s >= time_s:
+        raise document.error(f"{key}.lead", f"the lead ({file.lead}) is not shorter than the time limit ({file.time})",
+                             "the trainer needs the lead to save before the limit; shorten it or lengthen `time`")
+    if lead_s > 65535:
+        raise document.error(f"{key}.lead", f"{file.lead} is more than Slurm takes", "at most 65535s")
+    signal = file.signal.upper().removeprefix("SIG")
+    if signal not in ("TERM", "USR1", "USR2", "INT"):
+        raise document.error(f"{key}.signal", f'"{file.signal}" cannot give notice', "write TERM, USR1, USR2 or INT")
+    if file.cpus < 1 or file.nodes < 1:
+        raise document.error(f"{key}.{'cpus' if file.cpus < 1 else 'nodes'}", "must be at least 1", "")
+    memory = document.size_bytes(f"{key}.memory", file.memory) if file.memory is not None else None
+    return Profile(name=name, partition=file.partition, account=file.account, qos=file.qos, gres=file.gres,
+                   nodes=file.nodes, cpus=file.cpus, memory_bytes=memory, time_s=time_s, lead_s=lead_s, signal=signal)
+
+
+def _policy(document: Document, file: ConfigFile) -> Policy:
+    interval = file.checkpoint.interval
+    policy = Policy(
+        successors_ahead=file.successors_ahead, finish_first=file.queue == "finish_first",
+        endings_without_progress=file.recovery.endings_without_progress,
+        backoff_s=document.duration_s("recovery.backoff", file.recovery.backoff),
+        backoff_at_most_s=document.duration_s("recovery.backoff_at_most", file.recovery.backoff_at_most))
+    if file.successors_ahead not in (0, 1):
+        raise document.error("successors_ahead", f"{file.successors_ahead} is not possible", "write 0 or 1")
+    if interval is not None:
+        policy = replace(policy, checkpoint_interval_s=document.duration_s("checkpoint.interval", interval))
+    keep = _keep(document, file.checkpoint.keep)
+    return replace(policy, checkpoints_kept=keep) if keep is not None else policy
+
+
+def _keep(document: Document, keep: int | None) -> int | None:
+    if keep is not None and keep < 2:
+        raise document.error("checkpoint.keep", f"{keep} is too few",
+                             "keep at least 2: the newest may be half-written when the older one goes")
+    return keep
+
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY|WEBHOOK", re.IGNORECASE)
+
+
+def _environment(document: Document, env: dict[str, str | int | float | None]) -> dict[str, str | None]:
+    for name in env:
+        if _SECRET.search(name):
+            raise document.error(f"env.{name}", "looks like a secret, and what `env:` names is recorded in the journal",
+                                 "put it into a file with mode 0600 and name that file with `env_file:` in job.yaml")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise document.error(f"env.{name}", "is no name of an environment variable", "")
+    return {name: None if value is None else str(value) for name, value in env.items()}
+
+
+class Document:
+    """One YAML file: its data, and the line of every key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: dict[str, int] = {}
+        self._raw: dict[str, str] = {}
+        try:
+            text = path.read_text(encoding="utf-8")
+            loader = yaml.SafeLoader(text)
+            node = loader.get_single_node()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: not UTF-8 text ({error.reason})") from error
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
+        except yaml.YAMLError as error:
+            raise self._yaml_error(error) from error
+        self._loader = loader
+        self.data: Any = self._build(node, "") if node is not None else {}
+
+    def _yaml_error(self, error: yaml.YAMLError) -> ConfigError:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        advice = "use blanks, not tabs, for indentation" if "'\\t'" in problem else "look at that line and the one above"
+        return ConfigError(f"{self.path}{line}: not YAML: {problem}", hint=advice)
+
+    def _build(self, node: yaml.Node, key: str) -> Any:
+        self._lines.setdefault(key, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            mapping: dict[str, Any] = {}
+            for key_node, value_node in node.value:
+                name = str(key_node.value)
+                path = f"{key}.{name}" if key else name
+                if name in mapping:
+                    raise ConfigError(f"{self.path}:{key_node.start_mark.line + 1}: {path}: written twice",
+                                      hint=f"the first one is in line {self._lines[path]}")
+                self._lines[path] = key_node.start_mark.line + 1
+                mapping[name] = self._build(value_node, path)
+            return mapping
+        if isinstance(node, yaml.SequenceNode):
+            return [self._build(item, f"{key}[{index}]") for index, item in enumerate(node.value)]
+        self._raw[key] = str(node.value)
+        return self._loader.construct_object(node)
+
+    def error(self, key: str, problem: str, remedy: str) -> ConfigError:
+        known = key
+        while known not in self._lines and known:
+            known = known.rpartition(".")[0]
+        return ConfigError(f"{self.path}:{self._lines.get(known, 1)}: {key}: {problem}", hint=remedy)
+
+    def duration_s(self, key: str, value: Quantity) -> float:
+        return self._quantity(key, value, parse_duration_s, "12h30m")
+
+    def size_bytes(self, key: str, value: Quantity) -> int:
+        return int(self._quantity(key, value, parse_size_bytes, "36G"))
+
+    def _quantity(self, key: str, value: Quantity, parse: Any, example: str) -> float:
+        raw = self._raw.get(key, str(value))
+        if not isinstance(value, str) and ":" in raw:
+            raise self.error(key, f"YAML reads {raw} as the number {value}", f'write it in quotes: "{raw}", or {example}')
+        try:
+            parsed = float(parse(raw))
+        except ValueError as error:
+            raise self.error(key, str(error), "") from None
+        if parsed <= 0:
+            raise self.error(key, f"{raw} is not more than nothing", f"write for example {example}")
+        return parsed
+
+    def convert(self, kind: type[T]) -> T:
+        try:
+            return msgspec.convert(self.data, kind)
+        except msgspec.ValidationError as error:
+            raise self._explain(str(error), kind) from None
+
+    def _explain(self, message: str, kind: type[Any]) -> ConfigError:
+        """msgspec's sentence with our key, line and the nearest key that exists."""
+        problem, _, where = message.partition(" - at `$")
+        key = where.rstrip("`").lstrip(".").replace("[...]", "")
+        unknown = re.search(r"unknown field `(.*)`", problem)
+        if unknown:
+            name = unknown.group(1)
+            known = _known_keys(kind)
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(sorted(known))}"
+            return self._error_at_last(key, name, f'unknown key "{name}"', hint)
+        missing = re.search(r"missing required field `(.*)`", problem)
+        if missing:
+            return self.error(key or missing.group(1), f'"{missing.group(1)}" is missing', "")
+        got = problem.replace("`", "").replace("Expected", "must be").replace(", got", ", not")
+        words = {"str": "text", "int": "a whole number", "array": "a list", "object": "keys and values", "null": "nothing"}
+        got = re.sub(r"\b(str|int|array|object|null)\b", lambda m: words[m.group(1)], got)
+        return self._error_at_last(key, "", got, "")
+
+    def _error_at_last(self, key: str, name: str, problem: str, hint: str) -> ConfigError:
+        """msgspec writes `[...]` for a mapping's key, so the line is found by the last part of the path."""
+        parts = [part for part in key.split(".") if part]
+        wanted = [*parts, name] if name else parts
+        for path in self._lines:
+            if wanted and path.split(".")[-1] == wanted[-1] and all(part in path for part in parts):
+                return self.error(path, problem, hint)
+        return self.error(".".join(wanted), problem, hint)
+
+
+def _known_keys(kind: type[Any]) -> set[str]:
+    """All keys that some part of this file knows; enough for a good guess."""
+    known: set[str] = set()
+    for struct in (kind, ProfileFile, CheckpointFile, RecoveryFile, SlurmFile, DaemonFile):
+        known.update(struct.__struct_fields__)
+    return known

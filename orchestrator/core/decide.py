@@ -1,0 +1,255 @@
+"""What to do about a run: ``decide(run, seen, now)`` gives a list of actions and reaches nothing.
+
+Level-triggered: the same run and the same observation give the same actions, whatever woke the pass; an action that was done
+and confirmed in the journal is not given again. Every action carries, in ``why``, the sentence that ``orch explain`` prints.
+While Slurm is silent nothing is decided, since nothing is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.news import without_progress
+from orchestrator.core.observation import Control, Observation
+from orchestrator.core.script import dependency, dependency_jobs
+from orchestrator.model import Attempt, Ending, JobSeen, Phase, Run, Submission, SubmissionState
+
+# A scancel that seems to have had no effect is sent again after this long.
+ASK_AGAIN_AFTER_S = 60.0
+# After a graceful cancel the trainer has its lead to save, and this much more, before the job is ended by Slurm.
+CANCEL_MARGIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueAttempt:
+    """sbatch one more attempt, behind these jobs."""
+
+    behind: tuple[str, ...]
+    first: bool
+    delay_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelJob:
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseJob:
+    """Hold a waiting job in Slurm; it keeps its place."""
+
+    submission_id: str
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeJob:
+    submission_id: str
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repoint:
+    """Change what a waiting job waits behind."""
+
+    submission_id: str
+    job_id: str
+    dependency: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteControl:
+    control: Control
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing to do, and why. Said by ``orch explain``; acting on it does nothing."""
+
+    why: str
+
+
+Action = QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | WriteControl | Wait
+
+
+def decide(run: Run, seen: Observation, now: float) -> list[Action]:
+    """The actions for this run. ``[Wait]`` when there is nothing to do."""
+    if seen.silent is not None:
+        return [Wait(why=f"Slurm does not answer ({seen.silent}); nothing is decided until it does")]
+    actions = [*_control(run, seen), *_BY_PHASE[run.phase](run, seen, now)]
+    return actions or [Wait(why=_rest(run, seen))]
+
+
+# --- one function a phase -----------------------------------------------------------------------------------------------
+
+
+def _active(run: Run, seen: Observation, now: float) -> list[Action]:
+    waiting = run.waiting
+    if any(s.state == SubmissionState.INTENDED for s in waiting):
+        return [Wait(why="a submission's result is not known yet; Slurm is searched for its id before another is made")]
+    actions: list[Action] = [
+        ResumeJob(submission_id=s.id, job_id=s.job_id, why="the run was released")
+        for s in waiting if s.held and s.job_id is not None]
+    actions += _repoint(run, seen)
+    actions += _queue(run, seen, now)
+    return actions
+
+
+def _held(run: Run, seen: Observation, now: float) -> list[Action]:
+    why = f"the run is held: {run.phase_reason}" if run.phase_reason else "the run is held"
+    if run.held_by == "user":
+        return [PauseJob(submission_id=s.id, job_id=s.job_id, why=why)
+                for s in run.waiting if s.job_id is not None and not s.held]
+    return _cancel_waiting(run, now, why)
+
+
+def _cancelling(run: Run, seen: Observation, now: float) -> list[Action]:
+    actions = _cancel_waiting(run, now, "the run is being cancelled: the successor first")
+    live = run.live
+    if live is None:
+        return actions
+    patience_s = 0.0 if run.cancel_now else run.spec.profile.lead_s + CANCEL_MARGIN_S
+    if now - run.phase_since >= patience_s and _may_ask(run, "cancel", live.job_id, now):
+        words = "at once, as asked" if run.cancel_now else "it did not stop within its lead"
+        actions.append(CancelJob(job_id=live.job_id, why=f"attempt {live.number} is ended {words}"))
+    return actions
+
+
+def _over(run: Run, seen: Observation, now: float) -> list[Action]:
+    return _cancel_waiting(run, now, f"the run is {run.phase}")
+
+
+_BY_PHASE = {
+    Phase.ACTIVE: _active, Phase.HELD: _held, Phase.CANCELLING: _cancelling,
+    Phase.CANCELLED: _over, Phase.FINISHED: _over,
+}
+
+
+# --- queueing -----------------------------------------------------------------------------------------------------------
+
+
+def _queue(run: Run, seen: Observation, now: float) -> list[Action]:
+    """At most one sbatch a decision: the next one is decided on what this one came to."""
+    live, waiting = run.live, run.waiting
+    if live is None and not waiting:
+        blocked = _blocked(seen)
+        if blocked:
+            return [Wait(why=blocked)]
+        last = _last_ended(run)
+        delay_s, why_delay = _delay(run, now)
+        why = f"attempt {last.number} ended ({last.ending}): the next one continues" if last else "first attempt"
+        return [QueueAttempt(behind=_upstream_jobs(run, seen), first=not run.attempts, delay_s=delay_s,
+                             why=why + why_delay)]
+    ahead = len(waiting) - (0 if live is not None else 1)
+    if ahead >= run.spec.policy.successors_ahead:
+        return []
+    behind = waiting[-1].job_id if waiting else live.job_id if live is not None else None
+    assert behind is not None, "a queued submission has a job id"
+    if live is not None and not _still_there(seen, live):
+        return [Wait(why=f"attempt {live.number} is about to end; its ending decides what is queued")]
+    return [QueueAttempt(behind=(behind,), first=False, delay_s=0.0, why=f"a successor behind job {behind}")]
+
+
+def _still_there(seen: Observation, live: Attempt) -> bool:
+    job = seen.jobs.get(live.submission_id)
+    return job is not None and job.state in ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "PENDING")
+
+
+def _last_ended(run: Run) -> Attempt | None:
+    ended = [a for a in run.attempts if not a.live]
+    return ended[-1] if ended else None
+
+
+def _delay(run: Run, now: float) -> tuple[float, str]:
+    """Back-off after endings without progress, doubling; none after planned stops or with progress."""
+    misses, last = without_progress(run), _last_ended(run)
+    if not misses or last is None or last.ended_at is None or last.ending not in (Ending.CRASH, Ending.HUNG):
+        return 0.0, ""
+    policy = run.spec.policy
+    wait_s = min(policy.backoff_s * 2 ** (misses - 1), policy.backoff_at_most_s)
+    left_s = max(0.0, last.ended_at + wait_s - now)
+    return left_s, f", after a back-off of {wait_s:.0f} s ({misses} without progress)"
+
+
+# --- waiting behind other runs --------------------------------------------------------------------------------------------
+
+
+def _blocked(seen: Observation) -> str:
+    for other in seen.upstream:
+        if not other.over and not other.waiting_or_live:
+            return f"waits for {other.tag}, which has nothing queued (held?)"
+    return ""
+
+
+def _upstream_jobs(run: Run, seen: Observation) -> tuple[str, ...]:
+    jobs = tuple(u.last_job_id for u in seen.upstream if not u.over and u.last_job_id is not None)
+    first = not run.attempts and not any(s.state == SubmissionState.ENDED for s in run.submissions)
+    return (*jobs, *(run.spec.after_jobs if first else ()))
+
+
+def _repoint(run: Run, seen: Observation) -> list[Action]:
+    """A dependent follows its upstream's newest attempt, as long as it waits itself."""
+    if run.live is not None or not run.waiting:
+        return []
+    head = run.waiting[0]
+    job = seen.jobs.get(head.id)
+    wanted = _upstream_jobs(run, seen)
+    if head.job_id is None or job is None or job.state != "PENDING" or not any(not u.over for u in seen.upstream):
+        return []
+    if frozenset(wanted) <= dependency_jobs(head.dependency):
+        return []
+    names = ", ".join(u.tag for u in seen.upstream if not u.over)
+    return [Repoint(submission_id=head.id, job_id=head.job_id, dependency=dependency(wanted),
+                    why=f"{names} has queued another attempt")]
+
+
+# --- ending things --------------------------------------------------------------------------------------------------------
+
+
+def _cancel_waiting(run: Run, now: float, why: str) -> list[Action]:
+    return [CancelJob(job_id=s.job_id, why=why)
+            for s in reversed(run.waiting) if s.job_id is not None and _may_ask(run, "cancel", s.job_id, now)]
+
+
+def _may_ask(run: Run, kind: str, job_id: str, now: float) -> bool:
+    asked_at = run.requests.get(f"{kind} {job_id}")
+    return asked_at is None or now - asked_at >= ASK_AGAIN_AFTER_S
+
+
+# --- control.json -----------------------------------------------------------------------------------------------------------
+
+
+def _control(run: Run, seen: Observation) -> list[Action]:
+    """What the running trainer should read; nobody reads it while nothing runs or waits."""
+    if run.live is None and not run.waiting:
+        return []
+    interval_s = run.spec.policy.checkpoint_interval_s
+    stop = "cancel" if run.phase == Phase.CANCELLING and not run.cancel_now else None
+    have = seen.control
+    if have is not None and have.interval_s == interval_s and have.stop == stop:
+        return []
+    wanted = Control(seq=have.seq + 1 if have else 1, interval_s=interval_s, stop=stop, save=have.save if have else 0)
+    return [WriteControl(control=wanted, why=f"interval {interval_s:g} s" + (f", stop: {stop}" if stop else ""))]
+
+
+def _rest(run: Run, seen: Observation) -> str:
+    """Why there is nothing to do, in one sentence."""
+    if run.phase != Phase.ACTIVE:
+        return f"the run is {run.phase}" + (f": {run.phase_reason}" if run.phase_reason else "")
+    live = run.live
+    if live is not None:
+        ahead = _jobs(run.waiting)
+        return f"attempt {live.number} runs (job {live.job_id})" + (f", its successor waits ({ahead})" if ahead else "")
+    states = [f"job {s.job_id} is {job.state.lower()}{f' ({job.reason})' if job.reason else ''}"
+              for s in run.waiting[:1] if isinstance(job := seen.job(s.id), JobSeen)]
+    return states[0] if states else "waits for Slurm"
+
+
+def _jobs(waiting: tuple[Submission, ...]) -> str:
+    return ", ".join(f"job {s.job_id}" for s in waiting if s.job_id)

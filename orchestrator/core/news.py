@@ -1,0 +1,228 @@
+"""What the journal does not know yet: a pure comparison of a run with an observation.
+
+Facts come in rounds: a start that nobody has noted, then its ending, then what the ending means for the run. ``news`` gives
+the first round that has anything; the caller appends it, folds, and asks again until there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.core.endings import Evidence, Verdict, classify
+from orchestrator.core.observation import AttemptSeen, Observation
+from orchestrator.core.script import parse_comment
+from orchestrator.model import (
+    ENDED_STATES,
+    Attempt,
+    Ending,
+    JobGone,
+    JobSeen,
+    Phase,
+    Run,
+    Submission,
+    SubmissionState,
+)
+
+Fact = dict[str, object]
+
+# sbatch may have reached the controller although its answer never came back: for this long an intent without a job is
+# "not known yet", not "lost".
+LOST_AFTER_S = 60.0
+# A job may end before the record that its supervisor wrote can be read here (network file systems).
+RECORD_LAG_S = 15.0
+
+
+def news(run: Run, seen: Observation, now: float) -> list[Fact]:
+    """The next round of facts, [] when the journal knows everything."""
+    for round_ in (_submissions, _starts, _endings, _drops, _phase):
+        facts = list(round_(run, seen, now))
+        if facts:
+            return facts
+    return []
+
+
+# --- submissions whose sbatch was not settled, and jobs that the journal does not know ---------------------------------
+
+
+def _submissions(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    for submission in run.submissions:
+        if submission.state != SubmissionState.INTENDED:
+            continue
+        job = seen.job(submission.id)
+        trace = _trace(seen, submission)
+        if isinstance(job, JobSeen):
+            yield {"event": "queued", "submission_id": submission.id, "job_id": job.job_id, "found": True}
+        elif trace is not None:
+            yield {"event": "queued", "submission_id": submission.id, "job_id": trace, "found": True}
+        elif isinstance(job, JobGone) and now - submission.intended_at > LOST_AFTER_S:
+            yield {"event": "lost", "submission_id": submission.id}
+    yield from _adopted(run, seen)
+
+
+def _trace(seen: Observation, submission: Submission) -> str | None:
+    """The job id that this submission's supervisor left in a record."""
+    ids = [a.start.job_id for a in seen.attempts if a.start.submission_id == submission.id]
+    ids += [s.job_id for s in seen.stood_down if s.submission_id == submission.id]
+    return ids[0] if ids else None
+
+
+def _adopted(run: Run, seen: Observation) -> Iterator[Fact]:
+    """Jobs of this run that Slurm knows and the journal does not: its end was cut off. They are taken back, never doubled."""
+    for submission_id, job in seen.jobs.items():
+        parsed = parse_comment(job.comment)
+        if run.submission(submission_id) is None and job.state not in ENDED_STATES and parsed is not None:
+            yield {"event": "queueing", "submission_id": submission_id, "number": parsed[2], "adopted": True}
+            yield {"event": "queued", "submission_id": submission_id, "job_id": job.job_id, "found": True}
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+
+
+def _starts(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    known = {a.epoch for a in run.attempts}
+    for record in sorted(seen.attempts, key=lambda a: a.start.epoch):
+        start = record.start
+        if start.epoch not in known:
+            yield {"event": "started", "number": start.number, "submission_id": start.submission_id,
+                   "job_id": start.job_id, "restart_count": start.restart_count, "epoch": start.epoch,
+                   "host": start.host, "started_at": start.started_at, "resume_step": start.resume_step}
+
+
+def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    records = {a.start.epoch: a for a in seen.attempts}
+    for attempt in run.attempts:
+        if not attempt.live:
+            continue
+        record = records.get(attempt.epoch)
+        verdict = _verdict(run, attempt, record, seen, now)
+        if verdict is not None:
+            end = record.end if record else None
+            yield {"event": "ended", "epoch": attempt.epoch, "number": attempt.number, "job_id": attempt.job_id,
+                   "ended_at": _ended_at(record, seen.job(attempt.submission_id), now),
+                   "ending": str(verdict.ending), "reason": verdict.reason,
+                   "exit_code": end.exit_code if end else None,
+                   "checkpoint_step": _step_at_end(run, attempt, record, seen),
+                   "last_step": end.last_step if end else None,
+                   "first_step_at": end.first_step_at if end else None,
+                   **({"left_behind": list(end.left_behind)} if end and end.left_behind else {})}
+
+
+def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Observation, now: float) -> Verdict | None:
+    end = record.end if record else None
+    final = end is not None and not end.provisional
+    requeued = any(a.job_id == attempt.job_id and a.restart_count > attempt.restart_count for a in run.attempts)
+    if requeued and not final:
+        return Verdict(Ending.VANISHED, "the site requeued the job")
+    heartbeat = record.heartbeat_at if record else None
+    return classify(Evidence(
+        job=seen.job(attempt.submission_id), end=end, heartbeat_age_s=now - heartbeat if heartbeat else None,
+        checkpoint_step=seen.checkpoint_step, saved_after_notice=record.saved_after_notice if record else False,
+        cancel_requested=run.phase == Phase.CANCELLING))
+
+
+def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:
+    if record is not None and record.end is not None:
+        return record.end.ended_at
+    if isinstance(job, JobSeen) and job.end_at is not None:
+        return min(job.end_at, now)
+    if record is not None and record.heartbeat_at is not None:
+        return record.heartbeat_at
+    return now
+
+
+def _step_at_end(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Observation) -> int | None:
+    """The newest complete checkpoint when this attempt ended: its own record's word, else what lies there now, which the
+    next attempt's resume step bounds."""
+    if record is not None and record.end is not None and not record.end.provisional:
+        return record.end.checkpoint_step
+    later = [a.resume_step for a in run.attempts if a.epoch > attempt.epoch and a.resume_step is not None]
+    return min(later) if later else seen.checkpoint_step
+
+
+# --- waiting submissions that are gone ----------------------------------------------------------------------------------
+
+
+def _drops(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    reasons = {s.submission_id: s.reason for s in seen.stood_down}
+    for submission in run.submissions:
+        if submission.state != SubmissionState.QUEUED:
+            continue
+        job = seen.job(submission.id)
+        if submission.id in reasons:
+            yield {"event": "dropped", "submission_id": submission.id, "why": "stood down", "reason": reasons[submission.id]}
+        elif isinstance(job, JobGone):
+            yield {"event": "dropped", "submission_id": submission.id, "why": "gone",
+                   "reason": f"Slurm does not know job {submission.job_id}"}
+        elif isinstance(job, JobSeen) and job.state in ENDED_STATES and not _too_fresh(job, now):
+            yield from _never_started(run, submission, job)
+
+
+def _too_fresh(job: JobSeen, now: float) -> bool:
+    return job.state != "CANCELLED" and job.end_at is not None and now - job.end_at < RECORD_LAG_S
+
+
+def _never_started(run: Run, submission: Submission, job: JobSeen) -> Iterator[Fact]:
+    """The job has ended and no supervisor left a word."""
+    asked_by_us = f"cancel {job.job_id}" in run.requests
+    if job.state == "CANCELLED":
+        yield {"event": "dropped", "submission_id": submission.id, "why": "cancelled",
+               "reason": "cancelled by orch" if asked_by_us else "cancelled outside orch"}
+        if not asked_by_us:
+            yield {"event": "held", "by": "orch", "reason": f"its waiting job {job.job_id} was cancelled outside orch"}
+    elif job.state in ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED"):
+        yield {"event": "dropped", "submission_id": submission.id, "why": "ended", "reason": f"Slurm: {job.state}"}
+    else:
+        why = f"job {job.job_id} ended ({job.state}) before its supervisor could report; see its out.log"
+        yield {"event": "dropped", "submission_id": submission.id, "why": "setup-failure", "reason": why}
+        yield {"event": "held", "by": "orch", "reason": f"setup-failure: {why}"}
+
+
+# --- what it means for the run ------------------------------------------------------------------------------------------
+
+
+def _phase(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    if run.over:
+        return
+    ended = [a for a in run.attempts if not a.live]
+    finished = next((a for a in ended if a.ending == Ending.FINISHED and _counts(run, a)), None)
+    if finished is not None:
+        yield {"event": "finished", "attempt": finished.number, "metrics": seen.metrics or {}}
+    elif run.phase == Phase.CANCELLING:
+        if run.live is None and not run.waiting:
+            yield {"event": "cancelled", "reason": run.phase_reason}
+    elif run.phase == Phase.ACTIVE and run.live is None and ended:
+        reason = why_hold(run)
+        if reason:
+            yield {"event": "held", "by": "orch", "reason": reason}
+
+
+def _counts(run: Run, attempt: Attempt) -> bool:
+    """Endings from before a person said `release` or `--again` no longer decide anything."""
+    return attempt.ended_sequence is not None and attempt.ended_sequence > run.released_sequence
+
+
+def without_progress(run: Run) -> int:
+    """How many endings in a row brought no newer checkpoint, planned stops left out."""
+    count = 0
+    for attempt in reversed([a for a in run.attempts if not a.live and _counts(run, a)]):
+        if attempt.progressed:
+            break
+        if attempt.ending in (Ending.CRASH, Ending.HUNG):
+            count += 1
+    return count
+
+
+def why_hold(run: Run) -> str:
+    """Why this run must not go on by itself after its newest ending; '' if it may."""
+    ended = [a for a in run.attempts if not a.live and _counts(run, a)]
+    if not ended:
+        return ""
+    last = ended[-1]
+    if last.ending in (Ending.SETUP_FAILURE, Ending.NO_RESULT, Ending.OUT_OF_MEMORY):
+        return f"attempt {last.number}: {last.ending}: {last.reason}"
+    if last.ending == Ending.CANCELLED:
+        return f"attempt {last.number} was cancelled outside orch"
+    misses, most = without_progress(run), run.spec.policy.endings_without_progress
+    if last.ending in (Ending.CRASH, Ending.HUNG) and misses >= most:
+        return f"{misses} endings in a row without a newer checkpoint; the last: {last.ending}: {last.reason}"
+    return ""

@@ -1,0 +1,58 @@
+"""What one pass sees of a run: facts, "unknown" among them. Made by ``control.observe``, read by ``news`` and ``decide``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.model import JobGone, JobSeen, JobSighting, SlurmSilent
+from orchestrator.records import EndRecord, StartRecord, StoodDown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSeen:
+    """One attempt's folder."""
+
+    start: StartRecord
+    end: EndRecord | None = None
+    heartbeat_at: float | None = None
+    saved_after_notice: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSeen:
+    """A run that this one waits for. ``last_job_id`` is what Slurm can be told to wait behind."""
+
+    tag: str
+    over: bool
+    last_job_id: str | None = None
+    waiting_or_live: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """``control.json``: what the running trainer re-reads."""
+
+    seq: int
+    interval_s: float
+    stop: str | None = None
+    save: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """Everything that is known from outside the journal. ``jobs`` holds those of this run that Slurm knows, by
+    submission id; with ``silent`` set, nothing is known of any job."""
+
+    silent: str | None = None
+    jobs: dict[str, JobSeen] = field(default_factory=dict)
+    attempts: tuple[AttemptSeen, ...] = ()
+    stood_down: tuple[StoodDown, ...] = ()
+    checkpoint_step: int | None = None
+    metrics: dict[str, object] | None = None
+    upstream: tuple[UpstreamSeen, ...] = ()
+    control: Control | None = None
+
+    def job(self, submission_id: str) -> JobSighting:
+        if self.silent is not None:
+            return SlurmSilent(self.silent)
+        return self.jobs.get(submission_id, JobGone())

@@ -1,0 +1,118 @@
+"""Slurm through its commands. The only place that starts squeue, sbatch, scancel, scontrol and sinfo.
+
+Every command has a time limit and is ended with all its children when it is over; the user's SQUEUE_*, SBATCH_* and locale
+settings are kept away from it; its stderr becomes the message. Reads are never ``--json``: it is slow, and incomplete in
+several releases.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import SlurmUnreachable, SubmissionRejected
+from orchestrator.model import JobSeen
+from orchestrator.slurm.fields import SINFO_FORMAT, SQUEUE_FORMAT, parse_job_id, parse_sinfo, parse_squeue
+from orchestrator.slurm.protocol import NodeOffer
+
+# Words with which Slurm says that it could not be asked, as opposed to saying no.
+_SILENCE = (
+    "unable to contact slurm controller", "socket timed out", "connection refused", "connect failure", "zero bytes were",
+    "unexpected message received", "could not establish a configuration source", "slurm backup controller",
+    "communication connection failure", "unable to resolve", "authentication", "munge", "rate limit", "try again",
+    "fetch_config", "error receiving", "lost connection",
+)
+_SCRUBBED = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCONTROL_", "SALLOC_", "SACCT_", "SCANCEL_", "LC_")
+_INSTALL_HINT = ("no Slurm on this machine: `orch cluster up` starts a private one once the distribution's packages are "
+                 "installed (apt-get install slurm-wlm munge, or ops/slurm/install)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmCommands:
+    """A Slurm reached by its commands; ``conf`` is the slurm.conf to use, None for the system's own."""
+
+    conf: Path | None = None
+    timeout_s: float = 30.0
+
+    def jobs(self) -> list[JobSeen]:
+        return parse_squeue(self._squeue(f"--user={os.getuid()}"))
+
+    def job(self, job_id: str) -> JobSeen | None:
+        try:
+            found = parse_squeue(self._squeue(f"--jobs={job_id}"))
+        except SubmissionRejected as error:
+            if "invalid job id" in error.message.lower():
+                return None
+            raise SlurmUnreachable(error.message) from error
+        return next((job for job in found if job.job_id == job_id), None)
+
+    def offers(self) -> list[NodeOffer]:
+        return parse_sinfo(self._run("sinfo", "--noheader", "--Node", "--all", f"--format={SINFO_FORMAT}"))
+
+    def submit(self, script: Path, environment: Mapping[str, str]) -> str:
+        answer = self._run("sbatch", "--parsable", str(script), environment=environment)
+        job_id = parse_job_id(answer)
+        if job_id is None:
+            raise SlurmUnreachable(f"sbatch printed no job id: {answer.strip()[:200]!r}")
+        return job_id
+
+    def cancel(self, job_id: str) -> None:
+        try:
+            self._run("scancel", job_id)
+        except SubmissionRejected as error:
+            if not any(words in error.message.lower() for words in ("invalid job id", "already completing", "finished")):
+                raise
+
+    def set_dependency(self, job_id: str, dependency: str) -> None:
+        self._run("scontrol", "update", f"JobId={job_id}", f"Dependency={dependency}")
+
+    def hold(self, job_id: str) -> None:
+        self._run("scontrol", "hold", job_id)
+
+    def release(self, job_id: str) -> None:
+        self._run("scontrol", "release", job_id)
+
+    def _squeue(self, which: str) -> str:
+        return self._run("squeue", "--noheader", "--all", "--states=all", which, f"--format={SQUEUE_FORMAT}")
+
+    def _run(self, *command: str, environment: Mapping[str, str] | None = None) -> str:
+        """stdout of a command; SlurmUnreachable without an answer, SubmissionRejected when Slurm says no."""
+        program = shutil.which(command[0]) or shutil.which(command[0], path="/usr/bin:/usr/local/bin:/opt/slurm/bin")
+        if program is None:
+            raise SlurmUnreachable(f"{command[0]} is not installed", hint=_INSTALL_HINT)
+        process = subprocess.Popen(
+            [program, *command[1:]], env=self._environment(environment), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        try:
+            output, errors = process.communicate(timeout=self.timeout_s)
+        except subprocess.TimeoutExpired:
+            raise SlurmUnreachable(f"{command[0]} gave no answer within {self.timeout_s:g} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if process.returncode == 0:
+            return output.decode(errors="replace")
+        message = " ".join(errors.decode(errors="replace").split()) or f"{command[0]} ended with {process.returncode}"
+        if any(words in message.lower() for words in _SILENCE):
+            hint = "" if self.conf or os.environ.get("SLURM_CONF") else _INSTALL_HINT
+            raise SlurmUnreachable(message, hint=hint if "configuration source" in message else "")
+        raise SubmissionRejected(message)
+
+    def _environment(self, recorded: Mapping[str, str] | None) -> dict[str, str]:
+        """For sbatch exactly the recorded environment, since the job inherits it; for the others the caller's."""
+        base = os.environ if recorded is None else recorded
+        environment = {key: value for key, value in base.items() if not key.startswith(_SCRUBBED) or (
+            recorded is not None and key.startswith("LC_"))}
+        if recorded is None:
+            environment["LC_ALL"] = "C.UTF-8"
+            environment["SLURM_TIME_FORMAT"] = "%s"
+        conf = str(self.conf) if self.conf else os.environ.get("SLURM_CONF")
+        if conf:
+            environment["SLURM_CONF"] = conf
+        return environment

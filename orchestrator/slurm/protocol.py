@@ -1,0 +1,54 @@
+"""What orch asks of a Slurm, as a protocol; ``commands`` obeys it, and so does the simulated one in the tests.
+
+Asking returns facts or raises ``SlurmUnreachable``; a job that Slurm does not know is simply not in the answer. Acting
+raises ``SubmissionRejected`` with Slurm's own words when Slurm says no, and ``SlurmUnreachable`` when nobody can say whether
+it was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.model import JobSeen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOffer:
+    """What one node offers in one partition."""
+
+    node: str
+    partition: str
+    default: bool
+    cpus: int
+    memory_bytes: int
+    gres: str
+    state: str
+    time_limit_s: float | None         # the partition's; None: no limit
+
+
+class Slurm(Protocol):
+    """A Slurm, real or simulated."""
+
+    def jobs(self) -> list[JobSeen]:
+        """All jobs of this user that Slurm still knows, in every state; one call."""
+
+    def job(self, job_id: str) -> JobSeen | None:
+        """One job, None if Slurm does not know it."""
+
+    def offers(self) -> list[NodeOffer]:
+        """All nodes of all partitions."""
+
+    def submit(self, script: Path, environment: Mapping[str, str]) -> str:
+        """sbatch with exactly this environment; the job id."""
+
+    def cancel(self, job_id: str) -> None:
+        """scancel. A job that has ended already is no error."""
+
+    def set_dependency(self, job_id: str, dependency: str) -> None: ...
+
+    def hold(self, job_id: str) -> None: ...
+
+    def release(self, job_id: str) -> None: ...
