@@ -28,12 +28,12 @@ def checkpoint_dir(run: Path) -> Path:
     return run / "checkpoints"
 
 
-def replace_file(path: Path, text: str, *, mode: int = 0o644) -> None:
+def replace_file(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Write a file so that readers see the old one or the new one, whole: temp + fsync + rename + fsync of the folder."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, mode)

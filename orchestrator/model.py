@@ -141,6 +141,7 @@ class Submission:
     job_id: str | None = None
     dependency: str = ""               # as Slurm was last asked for it
     held: bool = False                 # held in Slurm by us
+    reason: str = ""                   # why it was rejected or dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,11 @@
 Owns the daemons' configuration, start and end. Submits nothing, reads no run, and touches no process but this cluster's.
 """
 
+from orchestrator.cluster.commands import Node
 from orchestrator.cluster.lifecycle import (
     Cluster,
     ClusterStatus,
     Daemon,
-    Node,
     down,
     environment,
     kill,

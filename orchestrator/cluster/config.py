@@ -92,6 +92,10 @@ def _partition_lines(spec: ClusterSpec) -> list[str]:
     ]
 
 
+def partition_names(spec: ClusterSpec) -> list[str]:
+    return ["main", "low", "high"] if spec.preemption else ["main"]
+
+
 def _appended(extra: str) -> str:
     return extra if not extra or extra.endswith("\n") else extra + "\n"
 

@@ -163,14 +163,19 @@ def until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def failed(layout: Layout, title: str, what: str) -> SlurmError:
-    """The daemon's own last words, errors first if there are any."""
-    lines: list[str] = []
+    """The daemon's own last words: what it said when it was started, else the end of its log; errors if there are any."""
+    shown: list[str] = []
     for path in (layout.logs / f"{title}.out", layout.logs / f"{title}.log"):
-        if path.exists():
-            lines += path.read_text(errors="replace").splitlines()
-    telling = [line for line in lines if "fatal" in line or "error" in line or "Error" in line]
-    shown = "\n".join((telling or lines)[-_LOG_LINES:])
-    return SlurmError(f"{title} {what}" + (f":\n{shown}" if shown else ""), hint=f"its log is {layout.logs}/{title}.log")
+        shown = shown or (_last_words(path.read_text(errors="replace")) if path.exists() else [])
+    log = f"its log is {layout.logs}/{title}.log"
+    return SlurmError("\n".join([f"{title} {what}" + (":" if shown else ""), *shown]), hint=log)
+
+
+def _last_words(text: str) -> list[str]:
+    """Every start complains of MPI plugins that are not installed, which ails nobody."""
+    lines = [line for line in text.splitlines() if "mpi" not in line.lower()]
+    telling = [line for line in lines if "error" in line.lower() or "fatal" in line]
+    return (telling or lines)[-_LOG_LINES:]
 
 
 def changed(old: ClusterSpec, new: ClusterSpec) -> list[str]:

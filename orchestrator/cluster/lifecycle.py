@@ -1,9 +1,9 @@
 """A private cluster from up to down.
 
 ``up`` starts what is missing and nothing else: after a power cut that is everything, with slurmctld's state kept, so that
-queued jobs are still queued. ``down`` is an orderly end: slurmctld first, so that it notes no job's end; then the slurmds;
-then SIGTERM to the jobs (never to an srun client, which would kill its tasks at once) and, when the grace is over, SIGKILL
-to what is left. Jobs are not cancelled: at the next ``up`` Slurm finds that they are gone and requeues those that allow it.
+queued jobs are still queued. ``down`` is an orderly end: the partitions are closed, so that no successor starts; jobs get
+SIGTERM (but never an srun client, which would kill its tasks at once), and SIGKILL when the grace is over; Slurm notes how
+they ended; then slurmctld, the slurmds and munged end. Jobs are not cancelled, and what was queued is queued at the next up.
 ``kill`` is the power cut: SIGKILL to daemons and jobs at once.
 
 Each operation holds the folder's lock.
@@ -16,30 +16,22 @@ import dataclasses
 import fcntl
 import os
 import shutil
-import subprocess
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cluster import cgroups, config, daemons, processes
+from orchestrator.cluster import cgroups, commands, config, daemons, processes
+from orchestrator.cluster.commands import Node
 from orchestrator.cluster.daemons import Record
-from orchestrator.cluster.machine import clean_environment, free_ports, is_free, look_at, program
+from orchestrator.cluster.machine import free_ports, is_free, look_at
 from orchestrator.cluster.processes import Member, Role
 from orchestrator.cluster.spec import ClusterSpec, Layout, Machine, Tracking, layout_of, node_names
-from orchestrator.errors import Refused, SlurmError, SlurmUnreachable, StorageError, TimedOut, UserError
+from orchestrator.errors import Refused, SlurmError, StorageError, TimedOut, UserError
 
 _READY_S = 60.0
 _LOCK_S = 120.0
-_COMMAND_S = 15.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A node as Slurm shows it; ``unknown`` when Slurm does not answer."""
-
-    name: str
-    state: str
-    reason: str = ""
+_SETTLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +85,9 @@ def up(spec: ClusterSpec) -> Cluster:
         record = Record.read(layout.record)
         if processes.running(layout):
             record = _same(record, spec, layout)
+            started = _start_missing(record, layout)
         else:
-            record = _configure(spec, machine, layout, record)
-        started = _start_missing(record, layout)
-        _wait_ready(record, layout)
+            record, started = _start_all(spec, machine, layout, record)
     return Cluster(spec=spec, slurm_conf=layout.slurm_conf, tracking=record.tracking, started=tuple(started))
 
 
@@ -133,7 +124,24 @@ def _configure(spec: ClusterSpec, machine: Machine, layout: Layout, before: Reco
     return record
 
 
+def _start_all(
+    spec: ClusterSpec, machine: Machine, layout: Layout, before: Record | None,
+) -> tuple[Record, list[str]]:
+    """With cgroups where they seem usable; without, where Slurm could not use them after all."""
+    record = _configure(spec, machine, layout, before)
+    try:
+        return record, _start_missing(record, layout)
+    except SlurmError:
+        if machine.tracking is Tracking.LINUXPROC:
+            raise
+    _kill_all(layout)
+    plain = dataclasses.replace(machine, tracking=Tracking.LINUXPROC, swap_limit=False)
+    record = _configure(spec, plain, layout, record)
+    return record, _start_missing(record, layout)
+
+
 def _start_missing(record: Record, layout: Layout) -> list[str]:
+    """Start the daemons that do not run and wait until every node answers; the names of those started."""
     alive = {(member.role, member.node) for member in processes.running(layout)}
     started = []
     if (Role.MUNGED, None) not in alive:
@@ -146,6 +154,7 @@ def _start_missing(record: Record, layout: Layout) -> list[str]:
         if (Role.NODE, name) not in alive:
             daemons.start_node(layout, name, record.tracking)
             started.append(f"slurmd-{name}")
+    _wait_ready(record, layout)
     return started
 
 
@@ -156,10 +165,10 @@ def _wait_ready(record: Record, layout: Layout) -> None:
     for title, role, node in _expected(names):
         if not daemons.is_running(layout, role, node):
             raise daemons.failed(layout, title, "ended")
-    nodes = _ask_nodes(layout)
+    nodes = commands.ask_nodes(layout)
     if not nodes:
         raise daemons.failed(layout, "slurmctld", "does not answer")
-    bad = next(node for node in nodes if not _is_ready(node))
+    bad = next(node for node in nodes if not commands.is_ready(node))
     raise daemons.failed(layout, f"slurmd-{bad.name}", f"is not ready ({bad.state} {bad.reason})".replace(" )", ")"))
 
 
@@ -174,38 +183,8 @@ def _all_alive(names: list[str], layout: Layout) -> bool:
 
 
 def _ready(names: list[str], layout: Layout) -> bool:
-    nodes = {node.name: node for node in _ask_nodes(layout)}
-    return all(name in nodes and _is_ready(nodes[name]) for name in names)
-
-
-def _is_ready(node: Node) -> bool:
-    """It has registered since slurmctld started: a star marks a node that does not answer."""
-    return not node.state.endswith("*") and node.state not in ("unknown", "down")
-
-
-def _ask_nodes(layout: Layout) -> list[Node]:
-    """The nodes as sinfo shows them; none when slurmctld does not answer."""
-    try:
-        answer = _slurm(layout, "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N|%T|%E")
-    except SlurmError:
-        return []
-    rows = (line.split("|", 2) for line in answer.splitlines())
-    return [
-        Node(name=name, state=state, reason="" if reason == "none" else reason) for name, state, reason in rows
-    ]
-
-
-def _slurm(layout: Layout, *command: str) -> str:
-    try:
-        answer = subprocess.run(
-            [program(command[0]), *command[1:]], env=clean_environment(layout.slurm_conf), timeout=_COMMAND_S,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise SlurmUnreachable(f"{command[0]}: no answer within {_COMMAND_S:.0f} s") from None
-    if answer.returncode != 0:
-        raise SlurmError(f"{' '.join(command)}: {(answer.stderr or answer.stdout).strip()}")
-    return answer.stdout
+    nodes = {node.name: node for node in commands.ask_nodes(layout)}
+    return all(name in nodes and commands.is_ready(nodes[name]) for name in names)
 
 
 def status(folder: Path) -> ClusterStatus:
@@ -215,7 +194,7 @@ def status(folder: Path) -> ClusterStatus:
     names = node_names(record.spec)
     pids = {(member.role, member.node): member.process.pid for member in processes.running(layout)}
     found = tuple(Daemon(name=title, pid=pids.get((role, node))) for title, role, node in _expected(names))
-    answered = {node.name: node for node in (_ask_nodes(layout) if (Role.CONTROLLER, None) in pids else [])}
+    answered = {node.name: node for node in (commands.ask_nodes(layout) if (Role.CONTROLLER, None) in pids else [])}
     nodes = tuple(answered.get(name, Node(name=name, state="unknown")) for name in names)
     return ClusterStatus(folder=layout.folder, slurm_conf=layout.slurm_conf, daemons=found, nodes=nodes)
 
@@ -227,18 +206,39 @@ def down(folder: Path, *, grace_s: float = 10.0) -> int:
         return 0
     with _locked(layout):
         found = _not_from_inside(layout)
+        _end_jobs(layout, grace_s)
         for role in (Role.CONTROLLER, Role.NODE):
             processes.end([member for member in found if member.role is role], timeout_s=10)
-        jobs = [member.process for member in processes.running(layout) if member.role is Role.JOB]
-        for process in jobs:
-            if process.name != "srun":
-                processes.send(process, processes.signal.SIGTERM)
-        processes.wait_gone(jobs, grace_s)
-        _kill_all(layout, but=Role.MUNGED)
+        _kill_all(layout, (Role.CONTROLLER, Role.CONTROLLER_HELPER, Role.NODE, Role.STEP, Role.JOB))
         processes.end([member for member in found if member.role is Role.MUNGED], timeout_s=5)
         _kill_all(layout)
         _tidy(layout)
     return len(found)
+
+
+def _end_jobs(layout: Layout, grace_s: float) -> None:
+    """SIGTERM to every process of a job, SIGKILL after the grace, and time for Slurm to note how each job ended."""
+    jobs = [member.process for member in processes.running(layout) if member.role is Role.JOB]
+    if not jobs:
+        return
+    # without slurmctld nothing can start and nobody takes the note
+    answers = daemons.is_running(layout, Role.CONTROLLER, None)
+    if answers:
+        commands.close_partitions(layout, config.partition_names(_record(layout).spec))
+    for process in jobs:
+        if process.name != "srun":
+            processes.send(process, signal.SIGTERM)
+    processes.wait_gone(jobs, grace_s)
+    _kill_all(layout, (Role.JOB,))
+    if answers:
+        daemons.until(lambda: _settled(layout), _SETTLE_S)
+
+
+def _settled(layout: Layout) -> bool:
+    try:
+        return commands.jobs_on_nodes(layout) == 0
+    except SlurmError:
+        return True
 
 
 def kill(folder: Path) -> int:
@@ -258,9 +258,9 @@ def _not_from_inside(layout: Layout) -> list[Member]:
     return found
 
 
-def _kill_all(layout: Layout, *, but: Role | None = None) -> None:
+def _kill_all(layout: Layout, roles: tuple[Role, ...] = tuple(Role)) -> None:
     cgroups.thaw(layout)
-    left = processes.kill_all(lambda: [member for member in processes.running(layout) if member.role is not but])
+    left = processes.kill_all(lambda: [member for member in processes.running(layout) if member.role in roles])
     if left:
         pids = ", ".join(f"{member.process.name} {member.process.pid}" for member in left)
         raise TimedOut(f"would not die: {pids}", hint="a process in state D waits for a device or a file server")
@@ -280,7 +280,7 @@ def start_node(folder: Path, name: str) -> None:
         if not daemons.is_running(layout, Role.NODE, name):
             daemons.start_node(layout, name, record.tracking)
         answers = daemons.until(
-            lambda: any(node.name == name and not node.state.endswith("*") for node in _ask_nodes(layout)), _READY_S,
+            lambda: any(node.name == name and not node.state.endswith("*") for node in commands.ask_nodes(layout)), _READY_S,
         )
         if not answers:
             raise daemons.failed(layout, f"slurmd-{name}", "does not answer")
@@ -299,7 +299,7 @@ def stop_node(folder: Path, name: str, *, kill_jobs: bool) -> None:
 def set_node(folder: Path, name: str, state: str, reason: str = "set by orch") -> None:
     """scontrol update: state is down, drain, resume, ..."""
     layout, _ = _node(folder, name)
-    _slurm(layout, "scontrol", "update", f"nodename={name}", f"state={state}", f"reason={reason}")
+    commands.run(layout, "scontrol", "update", f"nodename={name}", f"state={state}", f"reason={reason}")
 
 
 def stop_controller(folder: Path) -> None:
@@ -316,7 +316,7 @@ def start_controller(folder: Path) -> None:
     with _locked(layout):
         if not daemons.is_running(layout, Role.CONTROLLER, None):
             daemons.start_controller(layout)
-        if not daemons.until(lambda: bool(_ask_nodes(layout)), _READY_S):
+        if not daemons.until(lambda: bool(commands.ask_nodes(layout)), _READY_S):
             raise daemons.failed(layout, "slurmctld", "does not answer")
 
 

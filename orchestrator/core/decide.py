@@ -149,6 +149,9 @@ def _queue(run: Run, seen: Observation, now: float) -> list[Action]:
     ahead = len(waiting) - (0 if live is not None else 1)
     if ahead >= run.spec.policy.successors_ahead:
         return []
+    if run.submissions[-1].state == SubmissionState.REJECTED:
+        return [Wait(why=f"no successor ahead: Slurm refused it ({run.submissions[-1].reason}); "
+                         "the next attempt is queued when this one has ended")]
     behind = waiting[-1].job_id if waiting else live.job_id if live is not None else None
     assert behind is not None, "a queued submission has a job id"
     if live is not None and not _still_there(seen, live):

@@ -99,7 +99,8 @@ def _settle(state: SubmissionState, *, only_from: frozenset[SubmissionState]) ->
         if submission is None or submission.state not in only_from:
             return run
         job_id = event.get("job_id", submission.job_id)
-        return _with_submission(run, submission.id, state=state, job_id=None if job_id is None else str(job_id))
+        return _with_submission(run, submission.id, state=state, job_id=None if job_id is None else str(job_id),
+                                reason=str(event.get("reason", "")))
     return update
 
 

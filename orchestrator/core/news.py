@@ -190,8 +190,8 @@ def _phase(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
     elif run.phase == Phase.CANCELLING:
         if run.live is None and not run.waiting:
             yield {"event": "cancelled", "reason": run.phase_reason}
-    elif run.phase == Phase.ACTIVE and run.live is None and ended:
-        reason = why_hold(run)
+    elif run.phase == Phase.ACTIVE and run.live is None:
+        reason = why_hold(run) or refused(run)
         if reason:
             yield {"event": "held", "by": "orch", "reason": reason}
 
@@ -210,6 +210,17 @@ def without_progress(run: Run) -> int:
         if attempt.ending in (Ending.CRASH, Ending.HUNG):
             count += 1
     return count
+
+
+def refused(run: Run) -> str:
+    """Slurm's words if it refused the submission that the run now depends on; '' otherwise. A refused *successor* is no
+    reason: the next attempt is submitted when the live one has ended."""
+    last = run.submissions[-1] if run.submissions else None
+    if last is None or last.state != SubmissionState.REJECTED or run.waiting:
+        return ""
+    endings = [a.ended_sequence for a in run.attempts if a.ended_sequence is not None]
+    decided_at = max([run.released_sequence, *endings])
+    return f"Slurm refused the job: {last.reason}" if last.sequence > decided_at else ""
 
 
 def why_hold(run: Run) -> str:

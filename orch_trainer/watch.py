@@ -1,0 +1,113 @@
+"""Reads what the trainer is told, away from the training loop: a file server that hangs stalls only this thread.
+
+`poll` is one round and may be called directly; `start` calls it every few seconds, or at once after `wake`.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from typing import Callable
+
+from orch_trainer.control import read_control, read_notice
+from orch_trainer.lines import Lines
+from orch_trainer.pace import Pace
+from orch_trainer.process import Signals
+from orch_trainer.settings import Settings
+
+POLL_S = 2.0
+
+
+class Watch:
+    def __init__(self, settings: Settings, signals: Signals, pace: Pace, lines: Lines,
+                 wall: Callable[[], float]) -> None:
+        self._settings = settings
+        self._signals = signals
+        self._pace = pace
+        self._lines = lines
+        self._wall = wall
+        self._seq = -1
+        self._notice_reason: str | None = None
+        self._said: tuple[str, float | None] | None = None
+        self._is_closing = False
+        self._round = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """What holds at the start; START shows it, so it makes no line."""
+        self._read_control(tell=False)
+        self._read_notice()
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._loop, name="orch-watch", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def close(self) -> None:
+        """Not waited for without end: the thread may hang where the file server hangs."""
+        self._is_closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def poll(self) -> None:
+        """One round: wishes, notice, the queued lines. Nothing to do where another thread is in the middle of one."""
+        if not self._round.acquire(blocking=False):
+            return
+        try:
+            self._read_control()
+            self._read_notice()
+            self._say_notice()
+            self._lines.flush()
+        finally:
+            self._round.release()
+
+    def _loop(self) -> None:
+        while not self._is_closing:
+            self._wake.wait(POLL_S)
+            self._wake.clear()
+            try:
+                self.poll()
+            except Exception:                           # a dead thread would be deaf to every later notice
+                self._lines.say("orch: reading control.json failed\n" + traceback.format_exc())
+
+    def _read_control(self, *, tell: bool = True) -> None:
+        path = self._settings.control_file
+        control = read_control(path) if path is not None else None
+        if control is None or control.seq <= self._seq:
+            return
+        self._seq = control.seq
+        self._pace.request_save(control.save)
+        if control.stop is not None:
+            self._pace.stop(control.stop)
+        if control.interval_s is not None and control.interval_s != self._pace.interval_s:
+            self._pace.interval_s = control.interval_s
+            if tell:
+                self._lines.put({"t": self._wall(), "event": "interval", "interval_s": control.interval_s,
+                                 "seq": control.seq},
+                                "checkpoint interval {:g} s".format(control.interval_s))
+
+    def _read_notice(self) -> None:
+        folder = self._settings.attempt_dir
+        notice = read_notice(folder / "notice.json") if folder is not None else None
+        if notice is not None:
+            self._notice_reason = notice.reason
+            if notice.deadline is not None:
+                self._pace.deadline = notice.deadline
+            self._pace.stop(notice.reason)
+        elif self._signals.seen:
+            self._pace.stop("signal")
+
+    def _say_notice(self) -> None:
+        """Again when notice.json tells more than the bare signal before it."""
+        if not self._pace.stopping:
+            return
+        said = (self._notice_reason or self._pace.stop_reason or "signal", self._pace.deadline)
+        if said != self._said:
+            self._said = said
+            left = "" if said[1] is None else "  {:.0f} s left".format(said[1] - self._wall())
+            self._lines.put({"t": self._wall(), "event": "notice", "reason": said[0], "deadline": said[1]},
+                            "notice: {}{}".format(said[0], left))

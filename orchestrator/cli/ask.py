@@ -1,0 +1,121 @@
+"""``orch hold``, ``release``, ``cancel`` and ``wait``: what people ask of a run."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from orchestrator.cli.context import open_ports, print_json
+from orchestrator.errors import UserError
+from orchestrator.model import Phase, Run
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print an object.")
+
+
+def _report(run: Run, sentence: str, as_json: bool) -> None:
+    from orchestrator.views.facts import run_as_json
+
+    if as_json:
+        print_json(run_as_json(run))
+    else:
+        click.echo(sentence)
+
+
+@click.command()
+@click.argument("tag")
+@_json_option
+def hold(tag: str, as_json: bool) -> None:
+    """Let the live attempt go on, and start nothing after it until `orch release`.
+
+    \b
+    orch hold resnet-a
+    orch release resnet-a
+    """
+    from orchestrator.control import requests
+    from orchestrator.control.publish import publish_state
+
+    ports, _ = open_ports()
+    run = requests.hold(ports, tag)
+    publish_state(ports.repository)
+    live = f"; attempt {run.live.number} goes on" if run.live else ""
+    _report(run, f"{tag} is held{live}", as_json)
+
+
+@click.command()
+@click.argument("tag")
+@_json_option
+def release(tag: str, as_json: bool) -> None:
+    """Let a held run go on; what held it no longer counts against it.
+
+    \b
+    orch release resnet-a
+    orch explain resnet-a
+    """
+    from orchestrator.control import requests
+    from orchestrator.control.publish import publish_state
+
+    ports, _ = open_ports()
+    run = requests.release(ports, tag)
+    publish_state(ports.repository)
+    jobs = [s.job_id for s in run.waiting if s.job_id]
+    _report(run, f"{tag} goes on" + (f" (job {jobs[0]})" if jobs else ""), as_json)
+
+
+@click.command()
+@click.argument("tag")
+@click.option("--now", is_flag=True, help="End it at once; training since the last checkpoint is lost.")
+@_json_option
+def cancel(tag: str, now: bool, as_json: bool) -> None:
+    """End a run: its successor first, then the live attempt, which saves before it stops.
+
+    \b
+    orch cancel resnet-a
+    orch cancel resnet-a --now
+    """
+    from orchestrator.control import requests
+    from orchestrator.control.publish import publish_state
+
+    ports, _ = open_ports()
+    run = requests.cancel(ports, tag, now=now)
+    publish_state(ports.repository)
+    if run.phase == Phase.FINISHED:
+        sentence = f"{tag} is finished; nothing was cancelled"
+    elif run.phase == Phase.CANCELLED:
+        sentence = f"{tag} is cancelled"
+    else:
+        sentence = f"{tag} is being cancelled" + ("" if now else ": it saves first") + \
+            f"; `orch wait {tag} --for cancelled` waits for it"
+    _report(run, sentence, as_json)
+
+
+@click.command()
+@click.argument("tag")
+@click.option("--for", "states", default="finished", show_default=True, metavar="STATE,...",
+              help="finished, held, cancelled; any of them ends the wait.")
+@click.option("--timeout", metavar="2h", help="Give up after this long (exit 9).")
+@_json_option
+def wait(tag: str, states: str, timeout: str | None, as_json: bool) -> None:
+    """Wait until a run has come to one of these states; does the daemon's passes for it where no daemon runs.
+
+    \b
+    orch wait resnet-a --for finished,held --timeout 2h
+    orch wait resnet-a && ./evaluate.sh
+    """
+    from orchestrator.control import requests
+    from orchestrator.control.loop import daemon_runs
+    from orchestrator.units import parse_duration_s
+
+    wanted = frozenset(states.replace(" ", "").split(","))
+    possible = {str(phase) for phase in Phase}
+    if not wanted <= possible:
+        raise UserError(f"--for: unknown state {', '.join(sorted(wanted - possible))}",
+                        hint=f"write some of {', '.join(sorted(possible))}")
+    try:
+        timeout_s = parse_duration_s(timeout) if timeout is not None else None
+    except ValueError as error:
+        raise UserError(f"--timeout: {error}") from None
+    ports, config = open_ports()
+    run = requests.wait_for(ports, tag, wanted, timeout_s=timeout_s, every_s=min(5.0, config.every_s), sleep=time.sleep,
+                            daemon_runs=daemon_runs)
+    _report(run, f"{tag} is {run.phase}" + (f": {run.phase_reason}" if run.phase_reason else ""), as_json)

@@ -1,0 +1,129 @@
+"""``orch cluster``: a private Slurm in a folder. Arguments in, text out; the work is done by ``orchestrator.cluster``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator import cluster
+from orchestrator.errors import UserError
+from orchestrator.units import parse_size_bytes, slurm_memory_mib
+
+_FOLDER = click.option(
+    "--folder", type=click.Path(path_type=Path), default=None, metavar="DIR",
+    help="Where the cluster lives; .orch/cluster in the repository by default.",
+)
+
+
+@click.group("cluster")
+def cluster_group() -> None:
+    """A private Slurm on this machine, without root and without touching any other Slurm.
+
+    \b
+    Examples:
+      orch cluster up
+      orch cluster status
+    """
+
+
+@cluster_group.command("up")
+@click.option("--nodes", type=click.IntRange(min=1), default=None, metavar="N", help="Nodes, all on this machine; 1.")
+@click.option("--gpus", type=click.IntRange(min=0), default=None, metavar="N", help="GPUs of each node; those found.")
+@click.option("--cpus", type=click.IntRange(min=1), default=None, metavar="N", help="CPUs of each node; this machine's.")
+@click.option("--memory", default=None, metavar="SIZE", help="Memory of each node, as 8G; this machine's.")
+@click.option("--preemption/--no-preemption", default=None, help="Partitions low and high, of which high preempts low.")
+@_FOLDER
+def up_command(
+    nodes: int | None, gpus: int | None, cpus: int | None, memory: str | None, preemption: bool | None,
+    folder: Path | None,
+) -> None:
+    """Start the private Slurm, or what is missing of it, and wait until its nodes take jobs; what isn't given stays.
+
+    \b
+    Examples:
+      orch cluster up
+      orch cluster up --nodes 2 --gpus 1 --cpus 4 --memory 8G
+    """
+    place = _folder(folder)
+    asked = {
+        "nodes": nodes, "gpus": gpus, "cpus": cpus, "preemption": preemption,
+        "memory_mib": None if memory is None else _memory_mib(memory),
+    }
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    before = cluster.recorded_spec(place) or cluster.ClusterSpec(folder=place)
+    made = cluster.up(dataclasses.replace(before, **given))
+    click.echo(f"started {', '.join(made.started)}" if made.started else "already up")
+    for node in cluster.status(place).nodes:
+        click.echo(f"{node.name}  {node.state}")
+    if made.tracking is cluster.Tracking.LINUXPROC:
+        click.echo("memory limits are not enforced here (no cgroups of our own)")
+    click.echo(_export(made.slurm_conf))
+
+
+@cluster_group.command("status")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@_FOLDER
+def status_command(as_json: bool, folder: Path | None) -> None:
+    """Show which daemons of the private Slurm live and what state its nodes are in.
+
+    \b
+    Examples:
+      orch cluster status
+      orch cluster status --json
+    """
+    seen = cluster.status(_folder(folder))
+    if as_json:
+        click.echo(json.dumps(_as_object(seen)))
+        return
+    for daemon in seen.daemons:
+        click.echo(f"{daemon.name:<12} {'pid ' + str(daemon.pid) if daemon.alive else 'not running'}")
+    for node in seen.nodes:
+        click.echo(f"{node.name:<12} {node.state}" + (f"  ({node.reason})" if node.reason else ""))
+    click.echo(_export(seen.slurm_conf) if seen.running else "start what is missing: orch cluster up")
+
+
+@cluster_group.command("down")
+@_FOLDER
+def down_command(folder: Path | None) -> None:
+    """End the private Slurm with its running jobs, and keep its queue on disk for the next up.
+
+    \b
+    Examples:
+      orch cluster down
+      orch cluster down --folder /tmp/try
+    """
+    ended = cluster.down(_folder(folder))
+    click.echo(f"ended {ended} process{'es' if ended != 1 else ''}" if ended else "nothing was running")
+
+
+def _folder(given: Path | None) -> Path:
+    if given:
+        return given
+    here = Path.cwd()
+    root = next((folder for folder in (here, *here.parents) if (folder / "orch.yaml").exists()), here)
+    return root / ".orch" / "cluster"
+
+
+def _memory_mib(text: str) -> int:
+    try:
+        return slurm_memory_mib(parse_size_bytes(text))
+    except ValueError as error:
+        raise UserError(f"--memory: {error}") from None
+
+
+def _export(conf: Path) -> str:
+    return f"export SLURM_CONF={conf}"
+
+
+def _as_object(seen: cluster.ClusterStatus) -> dict[str, object]:
+    return {
+        "running": seen.running,
+        "folder": str(seen.folder),
+        "slurm_conf": str(seen.slurm_conf),
+        "daemons": [{"name": daemon.name, "pid": daemon.pid, "alive": daemon.alive} for daemon in seen.daemons],
+        "nodes": [dataclasses.asdict(node) for node in seen.nodes],
+    }

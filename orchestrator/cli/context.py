@@ -1,0 +1,53 @@
+"""What every command needs: the repository, its Slurm, and how to print. No logic of orch's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.errors import UserError
+
+if TYPE_CHECKING:
+    from orchestrator.config import Config
+    from orchestrator.control.ports import Ports
+
+
+def find_repository(start: Path | None = None) -> Path:
+    """The nearest folder upwards that has an orch.yaml. Raises UserError."""
+    here = (start or Path.cwd()).absolute()
+    for folder in (here, *here.parents):
+        if (folder / "orch.yaml").exists():
+            return folder
+    raise UserError(f"no orch.yaml in {here} or above it", hint="`orch init` in your repository's folder makes one")
+
+
+def slurm_conf(repository: Path, config: Config | None) -> Path | None:
+    """Which slurm.conf to use: orch.yaml's, the environment's, this repository's private Slurm; None: the system's."""
+    if config is not None and config.slurm_conf is not None:
+        return config.slurm_conf
+    if os.environ.get("SLURM_CONF"):
+        return None
+    private = repository / ".orch" / "cluster" / "etc" / "slurm.conf"
+    return private if private.exists() else None
+
+
+def open_ports() -> tuple[Ports, Config]:
+    """The world, for commands that act."""
+    from orchestrator.config import load_config
+    from orchestrator.control.ports import Ports
+    from orchestrator.slurm.commands import SlurmCommands
+
+    repository = find_repository()
+    config = load_config(repository)
+    slurm = SlurmCommands(conf=slurm_conf(repository, config), timeout_s=config.slurm_timeout_s)
+    return Ports(repository=repository, slurm=slurm, clock=time.time, new_id=lambda: secrets.token_hex(6)), config
+
+
+def print_json(data: Any) -> None:
+    click.echo(json.dumps(data, sort_keys=True, default=str))

@@ -1,0 +1,138 @@
+"""``orch status``, ``logs`` and ``explain``: they look, and change nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.context import open_ports, print_json
+
+
+@click.command()
+@click.argument("tag", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def status(tag: str | None, as_json: bool) -> None:
+    """One line a run; with TAG its attempts with their endings, idle time and lost steps, and its checkpoints.
+
+    \b
+    orch status
+    orch status resnet-a --json
+    """
+    from orchestrator import folders
+    from orchestrator.checkpoints import complete_checkpoints
+    from orchestrator.control.look import look_at, look_at_all
+    from orchestrator.views import facts
+    from orchestrator.views.status import run_lines, status_lines
+
+    ports, _ = open_ports()
+    if tag is not None:
+        seen = look_at(ports, tag)
+        if as_json:
+            print_json({**facts.run_as_json(seen.run, seen.jobs, seen.progress), "slurm_silent": seen.silent})
+            return
+        checkpoints = complete_checkpoints(folders.checkpoint_dir(folders.run_dir(ports.repository, tag)))
+        lines = run_lines(seen.run, seen.jobs, seen.progress, checkpoints, ports.clock())
+        if seen.silent:
+            lines += ["", f"Slurm does not answer: {seen.silent}"]
+        click.echo("\n".join(lines))
+        return
+    looks, errors, silent = look_at_all(ports)
+    if as_json:
+        print_json({"runs": [facts.run_as_json(look.run, look.jobs, look.progress) for look in looks],
+                    "errors": [str(error) for error in errors], "slurm_silent": silent})
+        return
+    if looks:
+        click.echo("\n".join(status_lines([(k.run, k.jobs, k.progress) for k in looks], ports.clock())))
+    elif not errors:
+        click.echo("no runs yet: `orch new TAG`, then `orch submit TAG`")
+    for error in errors:
+        click.echo(f"damaged: {error}\n         {error.hint}", err=True)
+    if silent:
+        click.echo(f"Slurm does not answer: {silent}", err=True)
+
+
+@click.command()
+@click.argument("tag")
+def explain(tag: str) -> None:
+    """What the next pass would note and do about this run, and why; nothing is done.
+
+    \b
+    orch explain resnet-a
+    orch tick
+    """
+    from orchestrator.control.look import explain_run
+
+    ports, _ = open_ports()
+    click.echo("\n".join(explain_run(ports, tag)))
+
+
+@click.command()
+@click.argument("tag")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, into the next attempt, until the run is over.")
+@click.option("--attempt", type=int, metavar="N", help="That attempt only.")
+@click.option("-n", "lines", type=int, default=50, show_default=True, metavar="N", help="How many lines to begin with.")
+def logs(tag: str, follow: bool, attempt: int | None, lines: int) -> None:
+    """What a run printed, the newest attempt's last lines by default.
+
+    \b
+    orch logs resnet-a -n 200
+    orch logs -f resnet-a
+    """
+    from orchestrator import folders
+    from orchestrator.control.ports import read_run, require_run
+
+    ports, _ = open_ports()
+    run_dir = folders.run_dir(ports.repository, tag)
+    run = require_run(ports.repository, tag)
+    shown = _tail(run_dir, attempt or _newest(run_dir), lines)
+    while follow:
+        run = read_run(ports.repository, tag) or run
+        newest = attempt or _newest(run_dir)
+        if newest is not None and (shown is None or newest > shown[0]):
+            _print_new(run_dir, shown)
+            shown = (newest, 0)
+            click.echo(f"--- attempt {newest} ---", err=True)
+        shown = _print_new(run_dir, shown)
+        if run.over or (run.phase == "held" and run.live is None) or (attempt is not None and newest != _newest(run_dir)):
+            return
+        time.sleep(0.5)
+
+
+def _log(run_dir: Path, number: int) -> Path:
+    from orchestrator import folders
+
+    return folders.attempt_dir(run_dir, number) / "out.log"
+
+
+def _newest(run_dir: Path) -> int | None:
+    """The newest attempt that has printed something."""
+    attempts = run_dir / "attempts"
+    names = sorted((p.name for p in attempts.iterdir() if p.name.isdigit()), reverse=True) if attempts.is_dir() else []
+    return next((int(name) for name in names
+                 if (attempts / name / "start.json").exists() and (attempts / name / "out.log").exists()), None)
+
+
+def _tail(run_dir: Path, number: int | None, lines: int) -> tuple[int, int] | None:
+    """Print the last lines of an attempt; where the output ends: (attempt, byte)."""
+    if number is None or not _log(run_dir, number).exists():
+        return None
+    data = _log(run_dir, number).read_bytes()
+    click.echo(b"\n".join(data.splitlines()[-lines:]).decode(errors="replace"))
+    return number, len(data)
+
+
+def _print_new(run_dir: Path, shown: tuple[int, int] | None) -> tuple[int, int] | None:
+    if shown is None:
+        return None
+    number, offset = shown
+    try:
+        with _log(run_dir, number).open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except OSError:
+        return shown
+    if data:
+        click.echo(data.decode(errors="replace"), nl=False)
+    return number, offset + len(data)

@@ -1,0 +1,98 @@
+"""``orch``: arguments in, text and an exit code out. Subcommands are imported when they are called, so that help is quick."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import NoReturn
+
+import click
+
+from orchestrator.errors import OrchError
+
+# name -> (module, one line for the list of commands), in the order in which a newcomer meets them
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("repository", "Make this folder a repository that orch works in."),
+    "cluster": ("cluster", "Start, show and stop a private Slurm in a folder."),
+    "new": ("repository", "Make a job folder to fill in."),
+    "submit": ("submit", "Queue a run and its successor."),
+    "status": ("look", "One line a run; with TAG its attempts, endings, checkpoints."),
+    "logs": ("look", "What a run printed, also into the next attempt."),
+    "explain": ("look", "What the next pass would do about a run, and why."),
+    "hold": ("ask", "Let the live attempt go on and start nothing after it."),
+    "release": ("ask", "Let a held run go on."),
+    "cancel": ("ask", "Save, then end a run."),
+    "wait": ("ask", "Wait until a run is finished, held or cancelled."),
+    "daemon": ("daemon", "Passes over all runs, one after another."),
+    "tick": ("daemon", "One pass over all runs."),
+    "vendor": ("repository", "Copy the trainer library into this repository, for containers."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and lines, and imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"orchestrator.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        import difflib
+
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            ctx.fail(f'no command "{args[0]}"' + (f'; did you mean "{near[0]}"?' if near else ""))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="orch-slurm", prog_name="orch")
+def orch() -> None:
+    """Training jobs on Slurm that keep running until they are finished.
+
+    \b
+    orch init && orch new my-run && orch submit my-run
+    orch status
+    """
+
+
+def main() -> NoReturn:
+    """The entry point: OrchError becomes text (or, with --json, an object) and its exit code."""
+    try:
+        orch.main(standalone_mode=False)
+    except OrchError as error:
+        _print_error(error)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    sys.exit(0)
+
+
+def _print_error(error: OrchError) -> None:
+    if "--json" in sys.argv:
+        click.echo(json.dumps({"error": type(error).__name__, "message": error.message, "hint": error.hint}))
+        return
+    click.echo(f"orch: {error.message}", err=True)
+    if error.hint:
+        click.echo(f"      {error.hint}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Acting: an intent into the journal, the effect, its result into the journal. The only place with effects on Slurm.
+
+Killed between any two lines, the next pass finds the intent and looks for what became of it; so no line here may do an
+effect whose intent is not written yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator import folders
+from orchestrator.control.ports import Ports
+from orchestrator.core import decide as do
+from orchestrator.core.observation import Observation
+from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs
+from orchestrator.errors import SlurmUnreachable, SubmissionRejected
+from orchestrator.journal import LockedJournal
+from orchestrator.model import JobSeen, Run
+from orchestrator.slurm.fields import gres_counts
+from orchestrator.trainer_control import write_control
+
+
+def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:
+    """Do one action; the observation, brought up to date with what was done.
+
+    Raises SlurmUnreachable when Slurm does not answer, SubmissionRejected when it says no to anything but an sbatch (an
+    sbatch that is refused is a fact, and stands in the journal).
+    """
+    match action:
+        case do.QueueAttempt():
+            return _queue(action, run, seen, journal, ports)
+        case do.CancelJob(job_id=job_id):
+            journal.append("asked", kind="cancel", job_id=job_id, why=action.why)
+            ports.slurm.cancel(job_id)
+            return _look_again(run, seen, job_id, ports)
+        case do.PauseJob(submission_id=submission_id, job_id=job_id):
+            journal.append("asked", kind="hold", job_id=job_id, why=action.why)
+            ports.slurm.hold(job_id)
+            journal.append("paused", submission_id=submission_id)
+        case do.ResumeJob(submission_id=submission_id, job_id=job_id):
+            journal.append("asked", kind="release", job_id=job_id, why=action.why)
+            ports.slurm.release(job_id)
+            journal.append("resumed", submission_id=submission_id)
+        case do.Repoint(submission_id=submission_id, job_id=job_id, dependency=text):
+            journal.append("asked", kind="repoint", job_id=job_id, why=action.why)
+            ports.slurm.set_dependency(job_id, text)
+            journal.append("repointed", submission_id=submission_id, dependency=text)
+        case do.WriteControl(control=control):
+            write_control(folders.run_dir(ports.repository, run.spec.tag), control)
+            return replace(seen, control=control)
+        case do.Wait():
+            pass
+    return seen
+
+
+def _look_again(run: Run, seen: Observation, job_id: str, ports: Ports) -> Observation:
+    """A cancelled waiting job is gone at once; seeing that now settles the run within this pass."""
+    job = ports.slurm.job(job_id)
+    submission_id = next((s.id for s in run.submissions if s.job_id == job_id), None)
+    if job is None or submission_id is None:
+        return seen
+    return replace(seen, jobs={**seen.jobs, submission_id: job})
+
+
+def next_number(run: Run, run_dir: Path) -> int:
+    """One more than any attempt that the journal or the folder knows: numbers are never used twice."""
+    numbers = [s.number for s in run.submissions] + [a.number for a in run.attempts]
+    attempts = run_dir / "attempts"
+    if attempts.is_dir():
+        numbers += [int(path.name) for path in attempts.iterdir() if path.name.isdigit()]
+    return max(numbers, default=0) + 1
+
+
+def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:
+    run_dir = folders.run_dir(ports.repository, run.spec.tag)
+    number, submission_id = next_number(run, run_dir), ports.new_id()
+    folder = folders.attempt_dir(run_dir, number)
+    folder.mkdir(parents=True, exist_ok=True)  # before sbatch: 22.05 fails a job whose output folder is missing
+    script = folder / "script.sh"
+    text = batch_script(run.spec, number=number, submission_id=submission_id, folder=folder, behind=action.behind,
+                        first=action.first, delay_s=action.delay_s)
+    folders.replace_file(script, text, mode=0o755)
+    folders.replace_file(folder / "spec.json", attempt_spec(
+        run.spec, run_dir=run_dir, number=number, submission_id=submission_id).to_json())
+    journal.append("queueing", submission_id=submission_id, number=number, dependency=dependency(action.behind),
+                   why=action.why)
+    try:
+        job_id = ports.slurm.submit(script, run.spec.environment)
+    except SubmissionRejected as error:
+        journal.append("rejected", submission_id=submission_id, reason=error.message)
+        return seen
+    journal.append("queued", submission_id=submission_id, job_id=job_id)
+    job = _read_back(run, job_id, action, journal, ports)
+    return replace(seen, jobs={**seen.jobs, submission_id: job}) if job is not None else seen
+
+
+def _read_back(
+    run: Run, job_id: str, action: do.QueueAttempt, journal: LockedJournal, ports: Ports,
+) -> JobSeen | None:
+    """What Slurm made of the submission. A submit plugin may have dropped the GPU or the dependency."""
+    try:
+        job = ports.slurm.job(job_id)
+    except SlurmUnreachable:
+        return None  # the next pass sees it
+    if job is None:
+        return None
+    problem = _difference(run, job, action)
+    if problem:
+        journal.append("asked", kind="cancel", job_id=job_id, why=problem)
+        ports.slurm.cancel(job_id)
+        journal.append("held", by="orch", reason=f"job {job_id} was cancelled: {problem}")
+    return job
+
+
+def _difference(run: Run, job: JobSeen, action: do.QueueAttempt) -> str:
+    wanted, got = gres_counts(run.spec.profile.gres or ""), gres_counts(job.gres)
+    for name, count in wanted.items():
+        if got.get(name, 0) < count:
+            return f"asked for {name}:{count} a node, Slurm's record of it says {job.gres or 'none'}"
+    missing = set(action.behind) - dependency_jobs(job.dependency)
+    if missing and job.state == "PENDING" and job.reason == "Dependency" and "singleton" not in job.dependency:
+        return f"asked to wait behind {', '.join(sorted(missing))}, Slurm's record of it says {job.dependency or 'nothing'}"
+    return ""

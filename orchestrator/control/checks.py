@@ -1,0 +1,128 @@
+"""What is checked before anything is submitted, each with one clear sentence. Writes nothing and takes no lock."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.errors import ConfigError, Refused, StorageError, UserError
+from orchestrator.model import TAG_PATTERN, Profile
+from orchestrator.slurm.fields import gres_counts
+from orchestrator.slurm.protocol import NodeOffer
+from orchestrator.units import format_duration, format_size, slurm_minutes
+
+ROOM_AT_LEAST_BYTES = 64 * 2**20
+
+
+def check_tag(tag: str) -> None:
+    """Raises UserError for a name that Slurm, a file system or a terminal would trip over."""
+    if TAG_PATTERN.fullmatch(tag):
+        return
+    better = re.sub(r"[^A-Za-z0-9._-]+", "-", tag).strip("-._")[:64]
+    raise UserError(
+        f'"{tag}" cannot be a tag: letters, digits, ".", "_" and "-", a letter or digit first, at most 64 characters',
+        hint=f'write for example "{better}"' if better else "")
+
+
+def check_script(path: Path) -> None:
+    """job.sh exists, can be run, is a script, parses, and has something to do. Raises UserError or ConfigError."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist", hint=f"`orch new {path.parent.name}` writes one to begin with")
+    data = path.read_bytes()
+    if b"\r\n" in data:
+        line = data[: data.index(b"\r\n")].count(b"\n") + 1
+        raise ConfigError(f"{path}:{line}: has Windows line ends (CRLF), which bash takes for part of the command",
+                          hint=f"sed -i 's/\\r$//' {path}")
+    if not data.startswith(b"#!"):
+        raise ConfigError(f"{path}:1: does not begin with #!, so nobody can tell what runs it",
+                          hint="make its first line #!/usr/bin/env bash")
+    if not os.access(path, os.X_OK):
+        raise ConfigError(f"{path}: is not executable", hint=f"chmod +x {path}")
+    if re.match(rb"#!.*\b(ba|da|k|z)?sh\b", data.splitlines()[0]):
+        _check_shell(path, data.decode(errors="replace"))
+
+
+_IDLE = re.compile(
+    r"\s*(#.*|set\s.*|export\s.*|cd\s.*|source\s.*|\.\s.*|shopt\s.*|module\s.*|ulimit\s.*|:|true|\w+=\S*)?\s*")
+
+
+def _check_shell(path: Path, text: str) -> None:
+    parsed = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, timeout=30, check=False)
+    if parsed.returncode:
+        words = parsed.stderr.strip().splitlines()
+        raise ConfigError(f"{path}: bash cannot parse it: {words[0] if words else 'syntax error'}")
+    if all(_IDLE.fullmatch(line) for line in text.splitlines()):
+        raise ConfigError(f"{path}: has no command in it", hint="write the training's command as its last line")
+
+
+def check_repository_path(repository: Path) -> None:
+    if any(c in str(repository) for c in "\n\r\0"):
+        raise UserError(f"the repository's path {str(repository)!r} holds a newline, which no batch script can carry")
+
+
+def run_validate(command: str, cwd: Path) -> None:
+    """The trainer's own check of its arguments, run here and now. Raises Refused with the end of what it printed."""
+    result = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, errors="replace",
+                            stdin=subprocess.DEVNULL, check=False)
+    if result.returncode:
+        words = (result.stderr.strip() or result.stdout.strip()).splitlines()[-5:]
+        raise Refused(f"validate: `{command}` ended with {result.returncode}" + "".join(f"\n  {w}" for w in words),
+                      hint="nothing was submitted; mend it and submit again")
+
+
+def check_fits(profile: Profile, offers: Sequence[NodeOffer]) -> None:
+    """Some node of the partition can hold the request, and its limit the time. Raises Refused saying what is the most.
+
+    Slurm itself lets a job above a partition's limit wait for ever.
+    """
+    partitions = sorted({o.partition for o in offers})
+    if profile.partition is not None:
+        wanted = set(profile.partition.split(","))
+        here = [o for o in offers if o.partition in wanted]
+        if not here:
+            raise Refused(f'profile "{profile.name}": this Slurm has no partition "{profile.partition}"',
+                          hint=f"there are: {', '.join(partitions)}")
+    else:
+        here = [o for o in offers if o.default]
+    if not here:
+        return  # no default partition: sbatch will say so in its own words
+    limits = [o.time_limit_s for o in here]
+    most = None if None in limits else max(limit for limit in limits if limit is not None)
+    asked_s = slurm_minutes(profile.time_s) * 60
+    if most is not None and asked_s > most:
+        raise Refused(f'profile "{profile.name}": time {format_duration(asked_s)} is above the limit of partition '
+                      f"{here[0].partition} ({format_duration(most)}); Slurm would let the job wait for ever",
+                      hint=f"set `time` to at most {format_duration(most)}; orch continues across limits by itself")
+    if not any(not misfit(profile, o) for o in here):
+        best = min(here, key=lambda o: len(misfit(profile, o)))
+        raise Refused(f'profile "{profile.name}": no node of partition {best.partition} can hold this: '
+                      + "; ".join(misfit(profile, best)),
+                      hint="ask for less in orch.yaml's profile, or name another partition")
+
+
+def misfit(profile: Profile, offer: NodeOffer) -> list[str]:
+    """What this node lacks for the profile, in words; [] if it fits."""
+    lacks = []
+    if profile.cpus > offer.cpus:
+        lacks.append(f"{profile.cpus} cpus asked for, {offer.node} has {offer.cpus}")
+    if profile.memory_bytes is not None and profile.memory_bytes > offer.memory_bytes:
+        lacks.append(f"{format_size(profile.memory_bytes)} memory asked for, {offer.node} has "
+                     f"{format_size(offer.memory_bytes)}")
+    have = gres_counts(offer.gres)
+    for name, count in gres_counts(profile.gres or "").items():
+        if count > have.get(name, 0):
+            lacks.append(f"{name}:{count} asked for, {offer.node} has {have.get(name, 0)}")
+    return lacks
+
+
+def check_room(folder: Path, needed_bytes: int) -> None:
+    """Room for the checkpoints that are kept, and one being written. Raises StorageError."""
+    free = shutil.disk_usage(folder).free
+    needed = max(needed_bytes, ROOM_AT_LEAST_BYTES)
+    if free < needed:
+        raise StorageError(f"{folder}: {format_size(free)} free, and the checkpoints kept need {format_size(needed)}",
+                           hint="make room, or lower `checkpoint: {keep: ...}`")

@@ -1,0 +1,129 @@
+"""The daemon: passes, one after another. What woke it never matters; a pass depends on what it sees.
+
+Passes come ``every_s`` apart with a tenth of jitter, back off up to ten times while Slurm is silent, and come at once when an
+attempt's end record appears. Nothing is kept in memory between passes but when to look next and what has been said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator import folders
+from orchestrator.control.passes import PassReport, pass_over_all
+from orchestrator.control.ports import Ports
+from orchestrator.control.publish import publish_state
+from orchestrator.errors import Refused
+
+LOOK_EVERY_S = 1.0
+BACKOFF_AT_MOST = 10
+
+
+def lock_path(repository: Path) -> Path:
+    return repository / ".orch" / "daemon.lock"
+
+
+@contextlib.contextmanager
+def only_daemon(repository: Path) -> Iterator[None]:
+    """Hold the daemon's lock of this repository; Refused where another daemon has it. (Two daemons on hosts whose file
+    system loses locks would still be harmless: every pass works under each run's own lock.)"""
+    path = lock_path(repository)
+    path.parent.mkdir(exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            raise Refused(f"a daemon runs here already ({owner or 'unknown'})",
+                          hint="one is enough for a repository; `orch status` shows what it does") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def daemon_runs(repository: Path) -> bool:
+    """Whether some process holds the daemon's lock."""
+    try:
+        descriptor = os.open(lock_path(repository), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(slots=True, kw_only=True)
+class Daemon:
+    """The loop's memory: only when to look again, and since when Slurm is silent, so that it is said once."""
+
+    ports: Ports
+    every_s: float
+    jitter: Callable[[], float]        # in [-1, 1]
+    say: Callable[[str, str], None]    # tag, line
+    silent_since: float | None = None
+    failures: int = 0
+    said: dict[str, str] = field(default_factory=dict)
+
+    def run(self, sleep: Callable[[float], None], stopping: Callable[[], bool]) -> None:
+        """Passes until ``stopping()``."""
+        while not stopping():
+            report = self.one_pass()
+            until = self.ports.clock() + self.pause_s()
+            watched = end_records(self.ports.repository, report)
+            while not stopping() and self.ports.clock() < until and not any(path.exists() for path in watched):
+                sleep(LOOK_EVERY_S)
+
+    def pause_s(self) -> float:
+        factor = min(2 ** self.failures, BACKOFF_AT_MOST) if self.failures else 1
+        return self.every_s * factor * (1 + 0.1 * self.jitter())
+
+    def one_pass(self) -> PassReport:
+        """One pass over everything; what it did and could not do is said, each trouble once."""
+        report = pass_over_all(self.ports)
+        self._note_silence(report)
+        for run in report.runs:
+            for line in run.lines:
+                self.say(run.tag, line)
+            trouble = str(run.error) if run.error is not None else ""
+            if trouble and self.said.get(run.tag) != trouble:
+                self.say(run.tag, f"{type(run.error).__name__}: {trouble}")
+            self.said[run.tag] = trouble
+        publish_state(self.ports.repository)
+        return report
+
+    def _note_silence(self, report: PassReport) -> None:
+        silent = report.snapshot.silent if report.snapshot is not None else None
+        if silent is None:
+            if self.silent_since is not None:
+                self.say("", f"Slurm answers again after {self.ports.clock() - self.silent_since:.0f} s")
+            self.silent_since, self.failures = None, 0
+            return
+        self.failures += 1
+        if self.silent_since is None:
+            self.silent_since = self.ports.clock()
+            self.say("", f"Slurm does not answer: {silent}; nothing is decided until it does")
+
+
+def end_records(repository: Path, report: PassReport) -> list[Path]:
+    """Files whose appearance means that an attempt has ended."""
+    paths = []
+    for one in report.runs:
+        live = one.run.live if one.run is not None else None
+        if live is not None:
+            folder = folders.attempt_dir(folders.run_dir(repository, one.tag), live.number)
+            path = folder / "end.json"
+            if not path.exists():
+                paths.append(path)
+    return paths

@@ -1,0 +1,117 @@
+"""Seeing: from folders, upstream journals and one squeue to an ``Observation``. Reads; never writes, never judges."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator import folders
+from orchestrator.checkpoints import Checkpoint, newest_complete
+from orchestrator.control.ports import Snapshot, read_run
+from orchestrator.core.observation import AttemptSeen, Observation, UpstreamSeen
+from orchestrator.core.script import parse_comment
+from orchestrator.errors import JournalError
+from orchestrator.model import ENDED_STATES, JobSeen, Run
+from orchestrator.records import EndRecord, Record, StartRecord, StoodDown
+from orchestrator.trainer_control import read_control
+
+R = TypeVar("R", bound=Record)
+
+
+def observe(repository: Path, run: Run, snapshot: Snapshot) -> Observation:
+    """All that is to be seen of this run now."""
+    run_dir = folders.run_dir(repository, run.spec.tag)
+    checkpoint = newest_complete(folders.checkpoint_dir(run_dir))
+    attempts, stood_down = _attempts(run_dir, run, checkpoint)
+    return Observation(
+        silent=snapshot.silent, jobs=jobs_of(run, snapshot.jobs), attempts=attempts, stood_down=stood_down,
+        checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
+        upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags), control=read_control(run_dir))
+
+
+def jobs_of(run: Run, jobs: tuple[JobSeen, ...]) -> dict[str, JobSeen]:
+    """Slurm's jobs of this run by submission id. Identity is the id in the comment; a live job wins over an ended one
+    that carries the same id."""
+    ours: dict[str, JobSeen] = {}
+    for job in jobs:
+        parsed = parse_comment(job.comment)
+        if parsed is None or parsed[0] != run.spec.repository_name or parsed[1] != run.spec.tag:
+            continue
+        seen = ours.get(parsed[3])
+        if seen is None or seen.state in ENDED_STATES:
+            ours[parsed[3]] = job
+    return ours
+
+
+def _attempts(
+    run_dir: Path, run: Run, checkpoint: Checkpoint | None,
+) -> tuple[tuple[AttemptSeen, ...], tuple[StoodDown, ...]]:
+    """The folders of attempts whose ending the journal does not know yet."""
+    settled = {a.number for a in run.attempts if not a.live} - {a.number for a in run.attempts if a.live}
+    settled |= {s.number for s in run.submissions if s.state == "dropped"} - {a.number for a in run.attempts}
+    attempts, stood_down = [], []
+    for name in sorted(_names(run_dir / "attempts")):
+        if not name.isdigit() or int(name) in settled:
+            continue
+        folder = run_dir / "attempts" / name
+        start = _record(folder / "start.json", StartRecord)
+        if start is not None:
+            end = _record(folder / "end.json", EndRecord)
+            attempts.append(AttemptSeen(
+                start=start, end=end, heartbeat_at=read_heartbeat(folder) or start.started_at,
+                saved_after_notice=saved_after_notice(end, start, checkpoint)))
+        for file in _names(folder):
+            if file.startswith("stood-down-"):
+                record = _record(folder / file, StoodDown)
+                if record is not None:
+                    stood_down.append(record)
+    return tuple(attempts), tuple(stood_down)
+
+
+def saved_after_notice(end: EndRecord | None, start: StartRecord, checkpoint: Checkpoint | None) -> bool:
+    """Whether a complete checkpoint of this very start came after its notice."""
+    return (end is not None and end.notice_at is not None and checkpoint is not None
+            and checkpoint.epoch == start.epoch and checkpoint.saved_at >= end.notice_at)
+
+
+def read_heartbeat(folder: Path) -> float | None:
+    try:
+        return float((folder / "heartbeat").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def read_metrics(run_dir: Path) -> dict[str, object] | None:
+    """What the trainer gave to ``finish()``; None if there is no result."""
+    try:
+        result = json.loads((run_dir / "result.json").read_text())
+        return dict(result.get("metrics") or {})
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _upstream(repository: Path, tag: str) -> UpstreamSeen:
+    try:
+        run = read_run(repository, tag)
+    except JournalError:
+        return UpstreamSeen(tag=tag, over=False)
+    if run is None:
+        return UpstreamSeen(tag=tag, over=False)
+    return UpstreamSeen(tag=tag, over=run.over, last_job_id=run.last_job_id,
+                        waiting_or_live=bool(run.waiting) or run.live is not None)
+
+
+def _record(path: Path, kind: type[R]) -> R | None:
+    try:
+        return kind.from_json(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

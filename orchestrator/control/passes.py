@@ -1,0 +1,174 @@
+"""One pass: observe, note the news, fold, decide, act. The only place where reading, deciding and acting meet.
+
+A pass over all runs notes each journal's length *before* its one squeue; a run whose journal grew since (a submit by hand,
+another daemon) is left for the next pass, because what Slurm said may be older than what the journal says. So two daemons
+cost a squeue, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orchestrator import folders, journal
+from orchestrator.control.act import act
+from orchestrator.control.observe import observe
+from orchestrator.control.ports import Ports, Snapshot, ask_slurm, read_run, tags_with_runs
+from orchestrator.core import decide as do
+from orchestrator.core.fold import apply, fold
+from orchestrator.core.news import news
+from orchestrator.core.observation import Observation
+from orchestrator.errors import JournalError, OrchError
+from orchestrator.model import Run
+
+# A run settles within a few rounds (first attempt, successor, control file); more is a mistake of ours.
+ROUNDS_AT_MOST = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPass:
+    """What a pass did with one run, in words for logs."""
+
+    tag: str
+    lines: tuple[str, ...] = ()
+    error: OrchError | None = None
+    run: Run | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassReport:
+    runs: tuple[RunPass, ...]
+    snapshot: Snapshot | None          # None: nothing was to be asked
+
+
+def settled(run: Run) -> bool:
+    """Nothing can happen to this run until a person asks for something."""
+    return run.live is None and not run.waiting and (run.over or run.phase == "held")
+
+
+def pass_over_all(ports: Ports) -> PassReport:
+    """One pass over every run of the repository, with one squeue, or none when nothing is under way."""
+    noted: list[tuple[str, int]] = []
+    reports: list[RunPass] = []
+    for tag in tags_with_runs(ports.repository):
+        length = journal.length(folders.run_dir(ports.repository, tag))
+        try:
+            run = read_run(ports.repository, tag)
+        except JournalError as error:
+            reports.append(RunPass(tag=tag, error=error))
+            continue
+        if run is not None and not settled(run):
+            noted.append((tag, length))
+    if not noted:
+        return PassReport(runs=tuple(reports), snapshot=None)
+    snapshot = ask_slurm(ports.slurm)
+    for tag, length in noted:
+        reports.append(pass_over_one(ports, tag, snapshot, noted_length=length))
+    return PassReport(runs=tuple(reports), snapshot=snapshot)
+
+
+def pass_over_one(
+    ports: Ports, tag: str, snapshot: Snapshot, *, noted_length: int | None = None, wait_s: float = 0.0,
+) -> RunPass:
+    """One pass over one run; an OrchError is caught and reported, the run stays as it is."""
+    lines: list[str] = []
+    try:
+        with journal.locked(folders.run_dir(ports.repository, tag), wait_s=wait_s, clock=ports.clock) as locked:
+            if noted_length is not None and locked.length() != noted_length:
+                return RunPass(tag=tag, lines=("its journal grew since squeue was asked: left for the next pass",))
+            run = reconcile(ports, tag, snapshot, locked, lines.append)
+        return RunPass(tag=tag, lines=tuple(lines), run=run)
+    except OrchError as error:
+        return RunPass(tag=tag, lines=tuple(lines), error=error)
+
+
+def reconcile(
+    ports: Ports, tag: str, snapshot: Snapshot, locked: journal.LockedJournal, say: Callable[[str], None],
+) -> Run | None:
+    """Bring one run and the world together, under the run's lock."""
+    events, _ = journal.read(folders.run_dir(ports.repository, tag))
+    run = fold(events)
+    if run is None:
+        return None
+    seen = observe(ports.repository, run, snapshot)
+    for _ in range(ROUNDS_AT_MOST):
+        run = _note_news(run, seen, locked, ports, say)
+        before = run.events
+        actions = do.decide(run, seen, ports.clock())
+        seen = _act_on(actions, run, seen, locked, ports, say)
+        run = _refold(ports, tag)
+        if run.events == before:
+            return run
+    raise AssertionError(f"{tag} does not settle: {actions}")
+
+
+def _note_news(
+    run: Run, seen: Observation, locked: journal.LockedJournal, ports: Ports, say: Callable[[str], None],
+) -> Run:
+    for _ in range(ROUNDS_AT_MOST):
+        facts = news(run, seen, ports.clock())
+        if not facts:
+            return run
+        for fact in facts:
+            context = {key: value for key, value in fact.items() if key != "event"}
+            event = locked.append(str(fact["event"]), **context)
+            say(describe(event))
+            changed = apply(run, event)
+            assert changed is not None
+            run = changed
+    raise AssertionError(f"{run.spec.tag}: news without end: {facts}")
+
+
+def _act_on(
+    actions: list[do.Action], run: Run, seen: Observation, locked: journal.LockedJournal, ports: Ports,
+    say: Callable[[str], None],
+) -> Observation:
+    for action in actions:
+        if isinstance(action, do.Wait):
+            continue
+        say(f"{verb(action)}: {action.why}")
+        seen = act(action, run, seen, locked, ports)
+    return seen
+
+
+def _refold(ports: Ports, tag: str) -> Run:
+    run = read_run(ports.repository, tag)
+    assert run is not None
+    return run
+
+
+def verb(action: do.Action) -> str:
+    match action:
+        case do.QueueAttempt():
+            return "queue an attempt"
+        case do.CancelJob(job_id=job_id):
+            return f"cancel job {job_id}"
+        case do.PauseJob(job_id=job_id):
+            return f"hold job {job_id}"
+        case do.ResumeJob(job_id=job_id):
+            return f"release job {job_id}"
+        case do.Repoint(job_id=job_id, dependency=text):
+            return f"point job {job_id} to {text}"
+        case do.WriteControl():
+            return "write control.json"
+        case do.Wait():
+            return "wait"
+
+
+def describe(event: journal.Event) -> str:
+    """One line for a log."""
+    match event["event"]:
+        case "started":
+            resumed = f" from step {event['resume_step']}" if event.get("resume_step") is not None else ""
+            return f"attempt {event['number']} started (job {event['job_id']} on {event['host']}){resumed}"
+        case "ended":
+            return f"attempt {event['number']} ended: {event['ending']}" + (
+                f" ({event['reason']})" if event.get("reason") else "")
+        case "dropped":
+            return f"submission {event['submission_id']} dropped: {event.get('reason', '')}"
+        case "finished":
+            return "finished"
+        case "held":
+            return f"held: {event.get('reason', '')}"
+        case other:
+            return str(other) + (f": {event['reason']}" if event.get("reason") else "")

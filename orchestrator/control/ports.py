@@ -1,0 +1,91 @@
+"""What a pass needs from outside, as one value: the repository, a Slurm, a clock and a source of ids."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator import folders, journal
+from orchestrator.core.fold import fold
+from orchestrator.errors import JournalError, OrchError, SlurmError, UnknownTag
+from orchestrator.model import JobSeen, Run
+from orchestrator.slurm.protocol import Slurm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Everything below gets its world from here, never from a global."""
+
+    repository: Path
+    slurm: Slurm
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What Slurm said in one squeue: all our jobs, or why it said nothing."""
+
+    jobs: tuple[JobSeen, ...] = ()
+    silent: str | None = None
+    hint: str = ""
+
+
+def ask_slurm(slurm: Slurm) -> Snapshot:
+    """The one squeue of a pass. Slurm's silence is a value here, since a pass goes on with what it can."""
+    try:
+        return Snapshot(jobs=tuple(slurm.jobs()))
+    except SlurmError as error:
+        return Snapshot(silent=error.message, hint=error.hint)
+
+
+def tags_with_runs(repository: Path) -> list[str]:
+    """Tags that have a journal, by name."""
+    try:
+        names = os.listdir(folders.runs_dir(repository))
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if journal.journal_path(folders.run_dir(repository, name)).exists())
+
+
+def read_run(repository: Path, tag: str) -> Run | None:
+    """The run as its journal tells it; None if there is none. Raises JournalError for a damaged one."""
+    events, _ = journal.read(folders.run_dir(repository, tag))
+    return fold(events)
+
+
+def require_run(repository: Path, tag: str) -> Run:
+    """The run, or UnknownTag with the nearest one suggested."""
+    run = read_run(repository, tag)
+    if run is None:
+        raise unknown_tag(tag, tags_with_runs(repository), "run")
+    return run
+
+
+def unknown_tag(tag: str, known: list[str], kind: str) -> UnknownTag:
+    near = difflib.get_close_matches(tag, known, 1, cutoff=0.5)
+    if near:
+        hint = f'did you mean "{near[0]}"?'
+    elif known:
+        hint = f"there are: {', '.join(known[:10])}" + (", ..." if len(known) > 10 else "")
+    else:
+        hint = "there is none yet: `orch new TAG` makes one, `orch submit TAG` queues it"
+    return UnknownTag(f'no {kind} "{tag}"', hint=hint)
+
+
+def read_all(repository: Path) -> tuple[list[Run], list[OrchError]]:
+    """All runs, and what could not be read; one damaged journal never hides the others."""
+    runs: list[Run] = []
+    errors: list[OrchError] = []
+    for tag in tags_with_runs(repository):
+        try:
+            run = read_run(repository, tag)
+        except JournalError as error:
+            errors.append(error)
+            continue
+        if run is not None:
+            runs.append(run)
+    return runs, errors

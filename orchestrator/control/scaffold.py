@@ -1,0 +1,130 @@
+"""The files that ``orch init`` and ``orch new`` write. Each is written only where nothing stands."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from orchestrator import folders
+from orchestrator.config import CONFIG_NAME
+from orchestrator.control.checks import check_tag
+from orchestrator.control.ports import unknown_tag
+from orchestrator.errors import UserError
+
+ORCH_YAML = """\
+# What jobs ask of Slurm stands here, in one place, and nowhere else.
+# Durations need a unit (90s, 20m, 8h, "12:30:00" in quotes), sizes too (512M, 36G).
+profiles:
+  default:
+    # partition: main        # default: the Slurm's own
+    # account:
+    # qos:
+    # gres: gpu:1            # GPUs a node
+    cpus: 2
+    memory: 2G
+    time: 8h                 # Slurm's limit for one attempt; a run goes on across as many as it needs
+    lead: 5m                 # notice before the limit; longer than your slowest save
+    # signal: TERM
+
+checkpoint:
+  interval: 10m              # how often the trainer saves
+  keep: 3                    # complete checkpoints that stay
+
+# successors_ahead: 1        # attempts queued behind the live one; 0 turns it off
+# queue: finish_first        # or share: first attempts get no --nice
+# recovery: {endings_without_progress: 3, backoff: 30s, backoff_at_most: 30m}
+# daemon: {every: 30s}
+# slurm: {conf: /path/to/slurm.conf, timeout: 30s}
+# env: {OMP_NUM_THREADS: 2}
+"""
+
+DECISIONS = """\
+# Decisions
+
+Why each experiment was made. Append; never rewrite.
+"""
+
+AGENTS = """\
+# For agents
+
+- Read `ops/STATE.md` first: what runs, what waits, what is held and what helps.
+- Never write sbatch by hand. `orch new TAG [--from OTHER]`, edit `jobs/TAG/job.sh` and `jobs/TAG/job.yaml`, then
+  `orch submit TAG`.
+- `orch explain TAG` says what would happen next and why; `orch status TAG` shows attempts and endings; `orch logs TAG` the
+  output.
+- A held run says why; mend the cause, then `orch release TAG`.
+- Append one paragraph to `ops/decisions.md` for every run that you queue: what changed against which run, and why.
+- Never edit anything below `runs/`.
+"""
+
+IGNORED = ("/runs/", "/.orch/", "/ops/STATE.md", "/ops/state.json")
+
+JOB_SH = """\
+#!/usr/bin/env bash
+# The whole command, nothing left out. It runs in the repository's folder, with the ORCH_* variables set
+# (ORCH_RESUME_FROM: the newest complete checkpoint, empty on the first attempt).
+set -euo pipefail
+
+# exec python train.py
+"""
+
+JOB_YAML = """\
+# what: what changed against which run, and why
+# profile: default
+# after: [OTHER_TAG]             # runs that must have ended for good first
+# validate: python train.py --check-arguments    # must exit 0 before anything is submitted
+# env: {SEED: 1, CUDA_HOME: }    # a name without a value takes the submitting shell's
+# env_file: secrets.env          # mode 0600, KEY=VALUE lines, read on the node and recorded nowhere
+# finished_when: cv.json         # for trainers that know nothing of orch: this file and exit 0 mean finished
+# checkpoint: {interval: 10m, keep: 3}
+"""
+
+
+def init_repository(folder: Path) -> list[str]:
+    """Lines that say what was made and what was left."""
+    lines = []
+    for name, text in ((CONFIG_NAME, ORCH_YAML), ("ops/decisions.md", DECISIONS), ("AGENTS.md", AGENTS)):
+        lines.append(_write_new(folder / name, text, folder))
+    (folder / "jobs").mkdir(exist_ok=True)
+    lines.append(_ignore(folder / ".gitignore"))
+    lines.append("next: look at orch.yaml, then `orch new TAG`; no Slurm here? `orch cluster up`")
+    return lines
+
+
+def _write_new(path: Path, text: str, base: Path) -> str:
+    if path.exists():
+        return f"{path.relative_to(base)} is there already: left as it is"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folders.replace_file(path, text)
+    return f"wrote {path.relative_to(base)}"
+
+
+def _ignore(path: Path) -> str:
+    present = path.read_text().splitlines() if path.exists() else []
+    missing = [line for line in IGNORED if line not in present]
+    if not missing:
+        return ".gitignore has all lines already"
+    with path.open("a") as file:
+        file.write(("\n" if present and present[-1] else "") + "\n".join(["# orch", *missing]) + "\n")
+    return f"added {len(missing)} lines to .gitignore"
+
+
+def new_job(repository: Path, tag: str, source: str | None) -> list[str]:
+    """Make jobs/TAG. Raises UserError if it is there already or ``source`` is not."""
+    check_tag(tag)
+    target = folders.job_dir(repository, tag)
+    if target.exists():
+        raise UserError(f"{target} is there already", hint="choose another tag, or edit that one")
+    if source is not None:
+        origin = folders.job_dir(repository, source)
+        if not origin.is_dir():
+            jobs = repository / "jobs"
+            known = sorted(p.name for p in jobs.iterdir() if p.is_dir()) if jobs.is_dir() else []
+            raise unknown_tag(source, known, "job folder")
+        shutil.copytree(origin, target, ignore=shutil.ignore_patterns("__pycache__"))
+        return [f"copied jobs/{source} to jobs/{tag}", f"next: edit jobs/{tag}/job.sh, then `orch submit {tag}`"]
+    target.mkdir(parents=True)
+    folders.replace_file(target / "job.sh", JOB_SH, mode=0o755)
+    folders.replace_file(target / "job.yaml", JOB_YAML)
+    return [f"wrote jobs/{tag}/job.sh and jobs/{tag}/job.yaml",
+            f"next: write the command into jobs/{tag}/job.sh, then `orch submit {tag}`"]

@@ -1,0 +1,217 @@
+"""``orch submit``: from a job folder to a queued run.
+
+Everything that can be wrong is found before the lock is taken; then one fact is appended (``submit``), job.sh is frozen, and
+the same pass as the daemon's queues the first attempt and its successor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from orchestrator import folders, journal
+from orchestrator.checkpoints import complete_checkpoints
+from orchestrator.config import Config, Job, load_config, load_job
+from orchestrator.control import checks
+from orchestrator.control.passes import reconcile
+from orchestrator.control.ports import Ports, ask_slurm, read_run, tags_with_runs, unknown_tag
+from orchestrator.core.script import batch_script
+from orchestrator.errors import Refused, SlurmUnreachable, SubmissionRejected, UserError
+from orchestrator.model import Phase, Run, RunSpec
+from orchestrator.units import parse_size_bytes
+
+# What a job inherits from the shell that submitted it; everything else must be named by `env:`.
+_INHERITED = re.compile(
+    r"PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_\w+|MODULE\w*|LOADEDMODULES|_LMFILES_|LANG|LC_\w+|HOME|USER|LOGNAME|SHELL|TZ"
+    r"|CUDA_HOME|PYTHONPATH|TERM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the command line asked for."""
+
+    tag: str
+    after: tuple[str, ...] = ()
+    profile: str | None = None
+    memory: str | None = None
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """What came of it. ``already``: the run was queued or running before, and nothing was done."""
+
+    run: Run
+    already: bool = False
+    lines: tuple[str, ...] = ()
+
+
+def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> RunSpec:
+    """Everything about the run, checked as far as files can tell. Raises UserError and its kin; writes nothing."""
+    repository = ports.repository
+    checks.check_tag(request.tag)
+    checks.check_repository_path(repository)
+    config = load_config(repository)
+    folder = folders.job_dir(repository, request.tag)
+    if not folder.is_dir():
+        raise unknown_tag(request.tag, _job_tags(repository), "job folder jobs/" + request.tag + ", so no run")
+    script = folder / "job.sh"
+    checks.check_script(script)
+    job = load_job(folder)
+    profile = config.profile(request.profile or job.profile)
+    if request.memory is not None:
+        try:
+            profile = replace(profile, memory_bytes=parse_size_bytes(request.memory))
+        except ValueError as error:
+            raise UserError(f"--memory: {error}") from None
+    tags, jobs = _split_after(ports, request.tag, (*job.after, *request.after))
+    policy = config.policy
+    if job.interval_s is not None:
+        policy = replace(policy, checkpoint_interval_s=job.interval_s)
+    if job.keep is not None:
+        policy = replace(policy, checkpoints_kept=job.keep)
+    return RunSpec(
+        tag=request.tag, repository=str(repository), repository_name=_name(repository), python=sys.executable,
+        profile=profile, policy=policy, script_sha256=hashlib.sha256(script.read_bytes()).hexdigest(),
+        environment=recorded_environment(environ, config, job), env_file=_env_file(folder, job),
+        finished_when=job.finished_when, after_tags=tags, after_jobs=jobs, what=job.what)
+
+
+def check_spec(ports: Ports, spec: RunSpec) -> None:
+    """What only Slurm, the disk and the trainer itself can tell. Raises before anything is written."""
+    repository = Path(spec.repository)
+    checks.check_fits(spec.profile, ports.slurm.offers())
+    for job_id in spec.after_jobs:
+        if ports.slurm.job(job_id) is None:
+            raise UserError(f"--after {job_id}: Slurm does not know that job, and would not wait for it",
+                            hint="name a run's tag instead, or leave it out if that job has ended")
+    kept = complete_checkpoints(folders.checkpoint_dir(folders.run_dir(repository, spec.tag)))
+    largest = max((c.size_bytes for c in kept), default=0)
+    checks.check_room(repository, largest * max(0, spec.policy.checkpoints_kept + 1 - len(kept)))
+    job = load_job(folders.job_dir(repository, spec.tag))
+    if job.validate:
+        checks.run_validate(job.validate, repository)
+
+
+def known_already(ports: Ports, tag: str, *, again: bool) -> Run | None:
+    """The run if it is under way, so that nothing need be checked; raises Refused as ``submit`` would."""
+    run = read_run(ports.repository, tag)
+    return run if run is not None and _already(run, again) else None
+
+
+def preview(ports: Ports, spec: RunSpec) -> str:
+    """The very script that the first attempt would get (``--dry-run``)."""
+    run_dir = folders.run_dir(ports.repository, spec.tag)
+    return batch_script(spec, number=1, submission_id="DRYRUN", folder=folders.attempt_dir(run_dir, 1),
+                        behind=spec.after_jobs, first=True)
+
+
+def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
+    """Append the fact and run a pass for this tag. The same tag submitted twice at one instant is submitted once.
+
+    Raises Refused for a finished or held run, SubmissionRejected when Slurm refuses the first attempt.
+    """
+    run_dir = folders.run_dir(ports.repository, spec.tag)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    lines: list[str] = []
+    with journal.locked(run_dir, wait_s=10.0, clock=ports.clock) as locked:
+        before = read_run(ports.repository, spec.tag)
+        if before is not None and _already(before, again):
+            return Submitted(run=before, already=True)
+        for name in ("attempts", "checkpoints"):
+            (run_dir / name).mkdir(exist_ok=True)
+        script = folders.job_dir(ports.repository, spec.tag) / "job.sh"
+        folders.replace_file(run_dir / "job.sh", script.read_bytes(), mode=0o755)
+        if before is None:
+            locked.append("submit", schema=journal.SCHEMA, spec=asdict(spec))
+        else:
+            locked.append("reopened", reason="submitted again", spec=asdict(spec))
+        snapshot = ask_slurm(ports.slurm)
+        run = reconcile(ports, spec.tag, snapshot, locked, lines.append)
+    assert run is not None
+    if snapshot.silent is not None:
+        raise SlurmUnreachable(f"{spec.tag} is recorded, and Slurm does not answer: {snapshot.silent}",
+                               hint="`orch daemon` or `orch tick` will queue it when Slurm is back")
+    if run.phase == Phase.HELD:
+        raise SubmissionRejected(run.phase_reason, hint=f"mend it, then `orch release {spec.tag}`")
+    return Submitted(run=run, lines=tuple(lines))
+
+
+def _already(run: Run, again: bool) -> bool:
+    tag = run.spec.tag
+    if run.phase == Phase.HELD:
+        raise Refused(f"{tag} is held: {run.phase_reason or 'by ' + run.held_by}", hint=f"`orch release {tag}` lets it go on")
+    if run.over and not again:
+        raise Refused(f"{tag} is {run.phase} already",
+                      hint=f"`orch submit {tag} --again` continues it from its newest checkpoint; "
+                           f"`orch new OTHER --from {tag}` begins another")
+    return not run.over
+
+
+def _split_after(ports: Ports, tag: str, after: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tags and job ids apart. A run of that name wins over a job of that number."""
+    known = tags_with_runs(ports.repository)
+    tags, jobs = [], []
+    for item in dict.fromkeys(after):
+        if item in known:
+            tags.append(item)
+        elif item.isdigit():
+            jobs.append(item)
+        elif item == tag:
+            raise UserError(f"{tag} cannot wait for itself")
+        else:
+            raise unknown_tag(item, known, "run to wait for called")
+    for item in tags:
+        _check_cycle(ports, tag, item)
+    return tuple(tags), tuple(jobs)
+
+
+def _check_cycle(ports: Ports, tag: str, upstream: str) -> None:
+    path = [upstream]
+    seen: set[str] = set()
+    while path:
+        name = path.pop()
+        if name == tag:
+            raise UserError(f"{tag} cannot wait for {upstream}: {upstream} waits for {tag}")
+        run = read_run(ports.repository, name) if name not in seen else None
+        seen.add(name)
+        path.extend(run.spec.after_tags if run else ())
+
+
+def _job_tags(repository: Path) -> list[str]:
+    jobs = repository / "jobs"
+    return sorted(p.name for p in jobs.iterdir() if p.is_dir()) if jobs.is_dir() else []
+
+
+def _name(repository: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", repository.name).strip("-") or "repository"
+
+
+def _env_file(folder: Path, job: Job) -> str | None:
+    if job.env_file is None:
+        return None
+    path = (folder / Path(job.env_file).expanduser()).absolute()
+    if not path.is_file():
+        raise UserError(f"{folder / 'job.yaml'}: env_file: {path} does not exist")
+    if path.stat().st_mode & 0o077:
+        raise UserError(f"{folder / 'job.yaml'}: env_file: {path} can be read by others", hint=f"chmod 600 {path}")
+    return str(path)
+
+
+def recorded_environment(environ: Mapping[str, str], config: Config, job: Job) -> dict[str, str]:
+    """Exactly what every attempt gets: the allow-list of the submitting shell, then what `env:` says; a name without a value
+    takes the shell's."""
+    environment = {key: value for key, value in environ.items() if _INHERITED.fullmatch(key)}
+    for key, value in {**config.environment, **job.environment}.items():
+        if value is not None:
+            environment[key] = value
+        elif key in environ:
+            environment[key] = environ[key]
+        else:
+            raise UserError(f"env: {key} has no value and is not set in this shell",
+                            hint=f"write `{key}: VALUE` or export it")
+    return environment

@@ -1,0 +1,69 @@
+"""What views show of a run, computed once: from a ``Run``, and from what Slurm and the trainer last said. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.model import Attempt, JobSeen, Phase, Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The trainer's latest words."""
+
+    step: int | None = None
+    loss: float | None = None
+    steps_per_s: float | None = None
+    at: float | None = None
+
+
+def state_word(run: Run, jobs: dict[str, JobSeen] | None = None) -> str:
+    """One word for a list: running, waiting, starting, held, cancelling, cancelled, finished."""
+    if run.phase != Phase.ACTIVE:
+        return str(run.phase)
+    if run.live is not None:
+        return "running"
+    head = run.waiting[0] if run.waiting else None
+    job = (jobs or {}).get(head.id) if head else None
+    if job is not None and job.state not in ("PENDING",):
+        return "starting"
+    return "waiting"
+
+
+def idle_s(earlier: Attempt, later: Attempt) -> float | None:
+    """Seconds between the end of one attempt and the start of the next."""
+    return max(0.0, later.started_at - earlier.ended_at) if earlier.ended_at is not None else None
+
+
+def lost_steps(earlier: Attempt, later: Attempt) -> int | None:
+    """Steps trained by the earlier attempt that the later one has to do again."""
+    if earlier.last_step is None:
+        return None
+    return max(0, earlier.last_step - (later.resume_step or 0))
+
+
+def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Progress | None = None) -> dict[str, Any]:
+    """A run for programs; keys are stable."""
+    return {
+        "tag": run.spec.tag,
+        "state": state_word(run, jobs),
+        "reason": run.phase_reason,
+        "since": run.phase_since,
+        "profile": run.spec.profile.name,
+        "after": [*run.spec.after_tags, *run.spec.after_jobs],
+        "step": progress.step if progress else None,
+        "loss": progress.loss if progress else None,
+        "checkpoint_interval_s": run.spec.policy.checkpoint_interval_s,
+        "metrics": run.metrics,
+        "jobs": [
+            {"job_id": s.job_id, "attempt": s.number, "state": jobs[s.id].state if jobs and s.id in jobs else None,
+             "why": jobs[s.id].reason if jobs and s.id in jobs else None, "behind": s.dependency}
+            for s in run.waiting],
+        "attempts": [
+            {"attempt": a.number, "job_id": a.job_id, "restart_count": a.restart_count, "epoch": a.epoch, "host": a.host,
+             "started_at": a.started_at, "ended_at": a.ended_at, "ending": str(a.ending) if a.ending else None,
+             "reason": a.reason, "resume_step": a.resume_step, "checkpoint_step": a.checkpoint_step,
+             "last_step": a.last_step, "exit_code": a.exit_code}
+            for a in run.attempts],
+    }
