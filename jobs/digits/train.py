@@ -8,13 +8,10 @@ how they are shifted and how much noise they get. So an interrupted run ends wit
 import argparse
 import hashlib
 import os
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))      # orch_trainer, where it is not installed
 
 from orch_trainer import Training
 
@@ -94,7 +91,7 @@ def main():
     parser.add_argument("--hidden", type=int, default=512, help="width of the two hidden layers: the work of a step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--evaluate-every", type=int, default=1000, metavar="STEPS")
-    parser.add_argument("--out", type=Path, default=os.environ.get("ORCH_RUN_DIR", "."), help="where weights.npz goes")
+    parser.add_argument("--out", type=Path, default=os.environ.get("ORCH_ATTEMPT_DIR", "."), help="where weights.npz goes")
     options = parser.parse_args()
     train, held_out = read_digits(DATA)
 

@@ -11,10 +11,10 @@ import click
 
 from orchestrator.errors import OrchError
 
-# name -> (module, one line for the list of commands), in the order in which a newcomer meets them
+# name -> (module[:attribute], one line for the list of commands), in the order in which a newcomer meets them
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("repository", "Make this folder a repository that orch works in."),
-    "cluster": ("cluster", "Start, show and stop a private Slurm in a folder."),
+    "cluster": ("cluster:cluster_group", "Start, show and stop a private Slurm in a folder."),
     "new": ("repository", "Make a job folder to fill in."),
     "submit": ("submit", "Queue a run and its successor."),
     "status": ("look", "One line a run; with TAG its attempts, endings, checkpoints."),
@@ -39,8 +39,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"orchestrator.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"orchestrator.cli.{module}"), attribute or cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

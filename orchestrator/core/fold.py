@@ -122,9 +122,9 @@ def _asked(run: Run, event: Event) -> Run:
 
 
 def _started(run: Run, event: Event) -> Run:
+    if any(a.epoch == int(event["epoch"]) for a in run.attempts):
+        return run  # an epoch is one start
     job, restart = str(event["job_id"]), int(event["restart_count"])
-    if any(a.job_id == job and a.restart_count == restart and a.epoch == int(event["epoch"]) for a in run.attempts):
-        return run
     new = Attempt(
         number=int(event["number"]), submission_id=str(event["submission_id"]), job_id=job, restart_count=restart,
         epoch=int(event["epoch"]), host=str(event.get("host", "")), started_at=float(event["started_at"]),

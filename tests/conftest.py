@@ -1,0 +1,14 @@
+"""Shared by all tests: helpers beside the tests are importable, hypothesis is repeatable in CI."""
+
+import os
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+for folder in ("unit", "slurm"):
+    sys.path.insert(0, str(Path(__file__).parent / folder))
+
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")

@@ -1,0 +1,105 @@
+"""How an attempt ended, row by row of the design's table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import end_record, job
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.endings import Evidence, classify
+from orchestrator.model import ENDED_STATES, PENDING_STATES, RUNNING_STATES, Ending, JobGone, JobSeen, SlurmSilent
+
+RAN = {"knows_orch": True, "first_step_at": 11.0, "last_step": 50}
+
+
+@pytest.mark.parametrize(("record", "state", "ending"), [
+    ({**RAN, "exit_code": 0, "trainer": "finished"}, "COMPLETED", Ending.FINISHED),
+    ({"exit_code": 0, "finished_file": True}, "COMPLETED", Ending.FINISHED),
+    ({"exit_code": 1, "finished_file": True}, "FAILED", Ending.CRASH),
+    ({**RAN, "exit_code": 0}, "COMPLETED", Ending.NO_RESULT),
+    ({"exit_code": 0}, "COMPLETED", Ending.NO_RESULT),
+    ({**RAN, "exit_code": 75, "trainer": "stopped", "notice": "limit", "saved_after_notice": True}, "FAILED",
+     Ending.LIMIT_SAVED),
+    ({**RAN, "exit_code": 0, "trainer": "stopped", "notice": "limit", "saved_after_notice": True}, "COMPLETED",
+     Ending.LIMIT_SAVED),
+    ({**RAN, "exit_code": 137, "notice": "limit"}, "TIMEOUT", Ending.LIMIT_UNSAVED),
+    ({**RAN, "exit_code": 75, "notice": "preempt", "saved_after_notice": True}, "FAILED", Ending.PREEMPTED_SAVED),
+    ({**RAN, "exit_code": 75, "notice": "preempt"}, "PREEMPTED", Ending.PREEMPTED_UNSAVED),
+    ({**RAN, "exit_code": 75, "notice": "signal", "saved_after_notice": True}, "PREEMPTED", Ending.PREEMPTED_SAVED),
+    ({**RAN, "exit_code": 75, "notice": "signal", "saved_after_notice": True}, "TIMEOUT", Ending.LIMIT_SAVED),
+    ({**RAN, "exit_code": 75, "notice": "signal", "saved_after_notice": True}, "CANCELLED", Ending.CANCELLED),
+    ({**RAN, "exit_code": 75, "notice": "cancel", "saved_after_notice": True}, "FAILED", Ending.CANCELLED),
+    ({**RAN, "exit_code": 1, "trainer": "failed"}, "FAILED", Ending.CRASH),
+    ({**RAN, "signal": 9, "exit_code": 137}, "FAILED", Ending.CRASH),
+    ({**RAN, "exit_code": 1, "oom_kills": 1}, "COMPLETED", Ending.OUT_OF_MEMORY),
+    ({**RAN, "signal": 9, "exit_code": 137}, "OUT_OF_MEMORY", Ending.OUT_OF_MEMORY),
+    ({**RAN, "exit_code": 137, "signal": 9, "hung": True}, "FAILED", Ending.HUNG),
+    ({"setup_error": "no GPU is visible", "exit_code": 78}, "FAILED", Ending.SETUP_FAILURE),
+    ({"exit_code": 127}, "FAILED", Ending.SETUP_FAILURE),
+    ({"exit_code": 2}, "FAILED", Ending.SETUP_FAILURE),
+    ({"exit_code": 1}, "FAILED", Ending.CRASH),
+    ({"exit_code": 1, "knows_orch": True}, "FAILED", Ending.SETUP_FAILURE),
+    ({"signal": 9, "exit_code": 137, "knows_orch": True}, "FAILED", Ending.CRASH),
+    ({**RAN, "exit_code": 1}, "NODE_FAIL", Ending.NODE_FAILURE),
+])
+def test_a_final_record_is_the_first_witness(record: dict[str, Any], state: str, ending: Ending) -> None:
+    verdict = classify(Evidence(job=job(1, state), end=end_record(1, **record)))
+    assert verdict is not None and verdict.ending == ending
+
+
+@pytest.mark.parametrize(("state", "notice", "saved", "ending"), [
+    ("NODE_FAIL", None, False, Ending.NODE_FAILURE),
+    ("BOOT_FAIL", None, False, Ending.NODE_FAILURE),
+    ("TIMEOUT", None, False, Ending.LIMIT_UNSAVED),
+    ("TIMEOUT", "limit", True, Ending.LIMIT_SAVED),
+    ("PREEMPTED", None, False, Ending.PREEMPTED_UNSAVED),
+    ("PREEMPTED", "preempt", True, Ending.PREEMPTED_SAVED),
+    ("OUT_OF_MEMORY", None, False, Ending.OUT_OF_MEMORY),
+    ("CANCELLED", None, False, Ending.CANCELLED),
+    ("CANCELLED", "signal", True, Ending.CANCELLED),
+    ("FAILED", None, False, Ending.CRASH),
+    ("FAILED", "limit", False, Ending.LIMIT_UNSAVED),
+])
+def test_without_a_final_record_slurm_speaks(state: str, notice: str | None, saved: bool, ending: Ending) -> None:
+    end = end_record(1, provisional=True, notice=notice, notice_at=10.0) if notice else None
+    verdict = classify(Evidence(job=job(1, state), end=end, saved_after_notice=saved))
+    assert verdict is not None and verdict.ending == ending
+
+
+def test_a_job_that_ended_before_its_supervisor_reported_is_a_setup_failure() -> None:
+    verdict = classify(Evidence(job=job(1, "FAILED"), started=False))
+    assert verdict is not None and verdict.ending == Ending.SETUP_FAILURE
+
+
+@pytest.mark.parametrize("age_s", [None, 1000.0])
+def test_vanished_only_when_the_heart_is_silent(age_s: float | None) -> None:
+    verdict = classify(Evidence(job=JobGone(), heartbeat_age_s=age_s))
+    assert verdict is not None and verdict.ending == Ending.VANISHED
+    assert classify(Evidence(job=JobGone(), heartbeat_age_s=20.0)) is None
+
+
+_records = st.builds(
+    end_record, st.just(1), provisional=st.just(True), notice=st.sampled_from([None, "limit", "preempt", "cancel", "signal"]))
+
+
+@given(end=st.none() | _records, age=st.none() | st.floats(0, 1e6), cancel=st.booleans(), saved=st.booleans())
+def test_slurms_silence_is_never_an_ending(end: Any, age: float | None, cancel: bool, saved: bool) -> None:
+    assert classify(Evidence(job=SlurmSilent("down"), end=end, heartbeat_age_s=age, cancel_requested=cancel,
+                             saved_after_notice=saved)) is None
+
+
+@given(state=st.sampled_from(sorted(PENDING_STATES | RUNNING_STATES)) | st.text(max_size=20), end=st.none() | _records)
+def test_a_job_that_runs_or_is_in_a_state_of_the_future_has_not_ended(state: str, end: Any) -> None:
+    if state not in ENDED_STATES:
+        assert classify(Evidence(job=JobSeen(job_id="1", state=state), end=end)) is None
+
+
+@given(state=st.sampled_from(sorted(ENDED_STATES)), end=st.none() | _records, started=st.booleans(), saved=st.booleans())
+def test_every_ended_job_has_an_ending_and_finished_needs_the_trainers_word(
+    state: str, end: Any, started: bool, saved: bool,
+) -> None:
+    verdict = classify(Evidence(job=JobSeen(job_id="1", state=state), end=end, started=started, saved_after_notice=saved))
+    assert verdict is not None and verdict.ending != Ending.FINISHED
