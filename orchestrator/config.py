@@ -26,11 +26,11 @@ Quantity = str | int | float
 T = TypeVar("T")
 
 
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pass
 
 
-class ProfileFile(_Strict):
+class ProfileFile(_Strict, frozen=True):
     """``profiles: NAME:`` in orch.yaml."""
 
     partition: str | None = None
@@ -45,14 +45,14 @@ class ProfileFile(_Strict):
     signal: str = "TERM"
 
 
-class CheckpointFile(_Strict):
+class CheckpointFile(_Strict, frozen=True):
     """``checkpoint:`` in orch.yaml and job.yaml."""
 
     interval: Quantity | None = None
     keep: int | None = None
 
 
-class RecoveryFile(_Strict):
+class RecoveryFile(_Strict, frozen=True):
     """``recovery:`` in orch.yaml."""
 
     endings_without_progress: int = 3
@@ -60,20 +60,20 @@ class RecoveryFile(_Strict):
     backoff_at_most: Quantity = "30m"
 
 
-class SlurmFile(_Strict):
+class SlurmFile(_Strict, frozen=True):
     """``slurm:`` in orch.yaml."""
 
     conf: str | None = None
     timeout: Quantity = "30s"
 
 
-class DaemonFile(_Strict):
+class DaemonFile(_Strict, frozen=True):
     """``daemon:`` in orch.yaml."""
 
     every: Quantity = "30s"
 
 
-class ConfigFile(_Strict):
+class ConfigFile(_Strict, frozen=True):
     """orch.yaml."""
 
     profiles: dict[str, ProfileFile]
@@ -87,7 +87,7 @@ class ConfigFile(_Strict):
     env: dict[str, str | int | float | None] = {}
 
 
-class JobFile(_Strict):
+class JobFile(_Strict, frozen=True):
     """job.yaml."""
 
     profile: str | None = None

@@ -1,0 +1,165 @@
+"""Processes as /proc tells of them: a table, families, and signals that reach exactly the process that was meant."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+Signal = signal.Signals
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process at one moment; ``start`` (field 22 of its stat) tells it from a later one of the same pid."""
+
+    pid: int
+    parent: int
+    start: int
+    name: str
+    arguments: tuple[str, ...] = ()
+    reads_pipe: bool = False           # its standard input is a pipe: the right side of a pipeline
+    program: str = ""                  # base name of the executable
+
+
+def become_subreaper() -> bool:
+    """From now on, whatever a descendant leaves behind becomes a child of this process."""
+    import ctypes
+    try:
+        return int(ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def read_stat(pid: int) -> tuple[int, int, str, str] | None:
+    """Parent, start time, state and name; None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return int(fields[1]), int(fields[19]), fields[0], name
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """Whether this very process runs; a zombie does not."""
+    stat = read_stat(pid)
+    return stat is not None and stat[1] == start and stat[2] not in "ZX"
+
+
+def start_of(pid: int) -> int:
+    stat = read_stat(pid)
+    return stat[1] if stat else 0
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def descendants(root: int) -> list[Process]:
+    """Everything below this process that is no zombie, nearest first, without the details of ``describe``."""
+    children: dict[int, list[Process]] = {}
+    for pid in all_pids():
+        stat = read_stat(pid)
+        if stat is not None:
+            parent, start, state, name = stat
+            kept = Process(pid, parent, start, "" if state in "ZX" else name)
+            children.setdefault(parent, []).append(kept)
+    found: list[Process] = []
+    level = [root]
+    while level:
+        below = [child for pid in level for child in sorted(children.get(pid, []), key=lambda c: (c.start, c.pid))]
+        found += [child for child in below if child.name]
+        level = [child.pid for child in below]
+    return found
+
+
+def describe(process: Process) -> Process:
+    """The same process with its arguments, its program and what its standard input is."""
+    def link(name: str) -> str:
+        try:
+            return os.readlink(f"/proc/{process.pid}/{name}")
+        except OSError:
+            return ""
+    try:
+        with open(f"/proc/{process.pid}/cmdline", "rb") as file:
+            words = tuple(word.decode(errors="replace") for word in file.read(8192).split(b"\0") if word)
+    except OSError:
+        words = ()
+    program = os.path.basename(link("exe").removesuffix(" (deleted)"))
+    return Process(process.pid, process.parent, process.start, process.name, words,
+                   link("fd/0").startswith("pipe:"), program)
+
+
+def label(process: Process) -> str:
+    """A process for people: its pid and the beginning of its command, no more than fits a line."""
+    words = " ".join(process.arguments) or process.name
+    return f"{process.pid} {words[:100]}"
+
+
+def send(pid: int, start: int, number: int) -> bool:
+    """Signal this very process; False if it is gone. Between the check and the signal the pid cannot change hands."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    except OSError:                    # a kernel without pidfd: the check alone must do
+        return is_alive(pid, start) and _kill(pid, number)
+    try:
+        if not is_alive(pid, start):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+        return True
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _kill(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def send_all(processes: Iterable[Process], number: int) -> list[Process]:
+    """Signal each of them; those that got it."""
+    return [process for process in processes if send(process.pid, process.start, number)]
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment this process was started with; empty if it may not be read or there is none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in entries if b"=" in entry)
+    return {key: value for key, _, value in pairs}
+
+
+def resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def boot_id() -> str:
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return ""
+
+
+def signal_number(name: str) -> int:
+    """TERM, USR1, ... as orch.yaml has it; TERM for anything that is no signal."""
+    return getattr(signal, "SIG" + name.removeprefix("SIG"), signal.SIGTERM)

@@ -1,0 +1,98 @@
+"""What the trainer tells: its lines in trainer.jsonl, the processes it registered, and what control.json asks of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+from orchestrator.attempt.processes import Process, is_alive
+
+LAST_WORDS = frozenset({"finished", "stopped", "failed"})
+
+
+class TrainerLog:
+    """trainer.jsonl, read as it grows; whole lines only."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.speaks = False
+        self.pid: int | None = None
+        self.host = ""
+        self.first_step_at: float | None = None
+        self.last_step: int | None = None
+        self.last_word: str | None = None
+        self.stopped_step: int | None = None
+        self.stood_down = False        # fenced: a newer start exists
+
+    def read(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                whole, newline, _ = file.read(1 << 20).rpartition(b"\n")
+        except OSError:
+            return
+        self._offset += len(whole) + len(newline)
+        for line in whole.splitlines():
+            try:
+                self._take(json.loads(line))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue               # a line of a foreign writer tells nothing
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        event = entry["event"]
+        self.speaks = True
+        if event == "start":
+            self.pid, self.host, self.last_word = entry.get("pid"), str(entry.get("host", "")), None
+        if event == "first_step" and self.first_step_at is None:
+            self.first_step_at = float(entry["t"])
+        if event == "fenced":
+            self.stood_down = True
+        if event in LAST_WORDS:
+            self.last_word = event
+        step = entry.get("step")
+        if isinstance(step, int) and event != "saving":
+            self.last_step = max(step, self.last_step if self.last_step is not None else step)
+            if event == "stopped":
+                self.stopped_step = step
+
+
+def registered(folder: Path, epoch: int) -> list[dict[str, Any]]:
+    """The registered trainers of this start, on whatever host."""
+    found = []
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    for name in names:
+        if name.endswith(".json") and not name.startswith("."):
+            try:
+                with open(folder / name) as file:
+                    entry = json.load(file)
+                if int(entry["epoch"]) == epoch:
+                    found.append({**entry, "pid": int(entry["pid"]), "pid_start": int(entry["pid_start"])})
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+    return sorted(found, key=lambda e: (str(e.get("host")), e["pid"]))
+
+
+def here(entries: list[dict[str, Any]], host: str) -> list[Process]:
+    """Those of them that run on this host, now."""
+    return [Process(e["pid"], 0, e["pid_start"], "trainer") for e in entries
+            if e.get("host") == host and is_alive(e["pid"], e["pid_start"])]
+
+
+def stop_asked(control: Path) -> str | None:
+    """control.json's ``stop``, None if it asks for nothing or is being rewritten just now."""
+    try:
+        with open(control) as file:
+            data = json.load(file)
+        claimed = data.pop("sum")
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        valid = f"{zlib.crc32(text.encode()):08x}" == claimed
+        return str(data["stop"]) if valid and data.get("stop") else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
