@@ -145,6 +145,8 @@ def _already(run: Run, again: bool) -> bool:
     tag = run.spec.tag
     if run.phase == Phase.HELD:
         raise Refused(f"{tag} is held: {run.phase_reason or 'by ' + run.held_by}", hint=f"`orch release {tag}` lets it go on")
+    if run.phase == Phase.CANCELLING:
+        raise Refused(f"{tag} is being cancelled", hint=f"`orch wait {tag} --for cancelled`, then submit it with --again")
     if run.over and not again:
         raise Refused(f"{tag} is {run.phase} already",
                       hint=f"`orch submit {tag} --again` continues it from its newest checkpoint; "

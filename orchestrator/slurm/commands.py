@@ -27,6 +27,7 @@ _SILENCE = (
     "communication connection failure", "unable to resolve", "authentication", "munge", "rate limit", "try again",
     "fetch_config", "error receiving", "lost connection",
 )
+_TOO_LATE = ("invalid job id", "already completing", "already finished", "already completed", "no longer pending")
 _SCRUBBED = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCONTROL_", "SALLOC_", "SACCT_", "SCANCEL_", "LC_")
 _INSTALL_HINT = ("no Slurm on this machine: `orch cluster up` starts a private one once the distribution's packages are "
                  "installed (apt-get install slurm-wlm munge, or ops/slurm/install)")
@@ -62,20 +63,25 @@ class SlurmCommands:
         return job_id
 
     def cancel(self, job_id: str) -> None:
-        try:
-            self._run("scancel", job_id)
-        except SubmissionRejected as error:
-            if not any(words in error.message.lower() for words in ("invalid job id", "already completing", "finished")):
-                raise
+        self._change("scancel", job_id)
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
-        self._run("scontrol", "update", f"JobId={job_id}", f"Dependency={dependency}")
+        self._change("scontrol", "update", f"JobId={job_id}", f"Dependency={dependency}")
 
     def hold(self, job_id: str) -> None:
-        self._run("scontrol", "hold", job_id)
+        self._change("scontrol", "hold", job_id)
 
     def release(self, job_id: str) -> None:
-        self._run("scontrol", "release", job_id)
+        self._change("scontrol", "release", job_id)
+
+    def _change(self, *command: str) -> None:
+        """Change a waiting job. It may have started or ended since it was looked at: then there is nothing to change, and
+        the next look finds out."""
+        try:
+            self._run(*command)
+        except SubmissionRejected as error:
+            if not any(words in error.message.lower() for words in _TOO_LATE):
+                raise
 
     def _squeue(self, which: str) -> str:
         return self._run("squeue", "--noheader", "--all", "--states=all", which, f"--format={SQUEUE_FORMAT}")
