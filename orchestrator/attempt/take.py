@@ -1,0 +1,153 @@
+"""Taking the run: the start record linked into place and the epoch raised, both under the epoch's lock.
+
+The gate is asked before (a successor that stands down must fence nobody), and what it was told is checked again under the
+lock: of two supervisors that both had leave, the second finds a newer start than the one it asked about, and asks anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.attempt.processes import boot_id, start_of
+from orchestrator.attempt.papers import say
+from orchestrator.folders import attempt_dir, fsync_folder, replace_file
+from orchestrator.records import AttemptSpec, StartRecord
+
+LOCK_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """This execution, as Slurm names it."""
+
+    job_id: str
+    restart_count: int
+    host: str
+
+
+class NotTaken(Exception):
+    """Somebody else has this attempt, or the lock; the message says who."""
+
+
+class Overtaken(Exception):
+    """A newer start appeared since the gate was asked."""
+
+
+def starts(run_dir: Path) -> list[StartRecord]:
+    """All start records of the run, by epoch; one that cannot be read is none."""
+    found = []
+    for path in sorted((run_dir / "attempts").glob("*/start.json")):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(StartRecord.from_json(path.read_text()))
+    return sorted(found, key=lambda s: s.epoch)
+
+
+def settle_number(spec: AttemptSpec, me: Identity) -> AttemptSpec:
+    """The attempt this execution takes: the one it was submitted for, or a new one when the site requeued the job.
+
+    Raises NotTaken when the attempt is another job's.
+    """
+    run_dir = Path(spec.run_dir)
+    taken = _start_in(attempt_dir(run_dir, spec.number))
+    if taken is None:
+        return spec
+    if taken.job_id != me.job_id or taken.restart_count >= me.restart_count:
+        raise NotTaken(f"attempt {spec.number} was taken by job {taken.job_id} (restart {taken.restart_count})")
+    number = spec.number + 1
+    while not _claim(attempt_dir(run_dir, number), me):
+        number += 1
+    moved = replace(spec, number=number)
+    replace_file(attempt_dir(run_dir, number) / "spec.json", moved.to_json())
+    _redirect_output(attempt_dir(run_dir, number) / "out.log")
+    say(f"orch: job {me.job_id} was requeued by the site (restart {me.restart_count}): this is attempt {number}")
+    return moved
+
+
+def _start_in(folder: Path) -> StartRecord | None:
+    try:
+        return StartRecord.from_json((folder / "start.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _claim(folder: Path, me: Identity) -> bool:
+    """A folder of one's own: whoever makes it has it. One that was prepared for another submission is passed over."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _redirect_output(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def take(spec: AttemptSpec, me: Identity, asked_about: int, *, deadline: float | None, started_at: float,
+         resume_from: str | None, resume_step: int | None) -> StartRecord:
+    """Link the start record and raise the epoch. ``asked_about`` is the epoch the gate's answer was about.
+
+    Raises NotTaken or Overtaken; then nothing was changed.
+    """
+    run_dir, folder = Path(spec.run_dir), attempt_dir(Path(spec.run_dir), spec.number)
+    with _epoch_locked(run_dir / "epoch") as descriptor:
+        newest = max((s.epoch for s in starts(run_dir)), default=0)
+        if newest > asked_about:
+            raise Overtaken
+        if (folder / "start.json").exists():
+            raise NotTaken(f"attempt {spec.number} has been taken by another job")
+        # an epoch that cannot be read (an empty file, a torn write) must still rise
+        epoch = max(_read_epoch(descriptor), newest) + 1
+        record = StartRecord(
+            number=spec.number, submission_id=spec.submission_id, job_id=me.job_id, restart_count=me.restart_count,
+            epoch=epoch, host=me.host, boot_id=boot_id(), pid=os.getpid(), pid_start=start_of(os.getpid()),
+            started_at=started_at, deadline=deadline, resume_from=resume_from, resume_step=resume_step)
+        _link(folder, record)
+        os.pwrite(descriptor, f"{epoch:012d}\n".encode(), 0)
+        os.ftruncate(descriptor, 13)
+        os.fsync(descriptor)
+    return record
+
+
+def _link(folder: Path, record: StartRecord) -> None:
+    temporary = folder / f".start-{record.job_id}-{record.restart_count}-{record.pid}"
+    replace_file(temporary, record.to_json())
+    try:
+        os.link(temporary, folder / "start.json")
+    except FileExistsError:
+        raise NotTaken(f"attempt {record.number} has been taken by another job") from None
+    finally:
+        temporary.unlink()
+    fsync_folder(folder)
+
+
+def _read_epoch(descriptor: int) -> int:
+    text = os.pread(descriptor, 64, 0).strip()
+    return int(text) if text.isdigit() else 0
+
+
+@contextlib.contextmanager
+def _epoch_locked(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    give_up = time.monotonic() + LOCK_WAIT_S
+    try:
+        while True:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() >= give_up:
+                    raise NotTaken(f"{path} has been locked for {LOCK_WAIT_S:.0f} s ({error.strerror})") from None
+            time.sleep(0.05)
+        yield descriptor
+    finally:
+        os.close(descriptor)           # closing lets go of the lock

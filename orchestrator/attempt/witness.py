@@ -1,0 +1,112 @@
+"""What the gate is asked with: the journal, the predecessor's folder and process, Slurm's word, upstream runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator import journal
+from orchestrator.attempt import commands
+from orchestrator.attempt.processes import boot_id, is_alive
+from orchestrator.attempt.take import starts
+from orchestrator.checkpoints import newest_complete
+from orchestrator.core.endings import Evidence
+from orchestrator.core.fold import fold
+from orchestrator.core.gate import GateAnswer, Leave, Predecessor, Upstream, ask
+from orchestrator.errors import JournalError
+from orchestrator.folders import attempt_dir, checkpoint_dir
+from orchestrator.model import ENDED_STATES, JobSeen, JobSighting, Phase, Run
+from orchestrator.records import AttemptSpec, EndRecord, StartRecord
+
+ASK_FOR_S = 60.0
+# A heart beats every 30 s; one that beat within this time is still taken for a beating one.
+BEAT_JUST_NOW_S = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The gate's answer, and the epoch of the start that it was about."""
+
+    answer: GateAnswer
+    asked_about: int
+
+
+def leave(spec: AttemptSpec, *, clock: Callable[[], float], wait: Callable[[float], bool]) -> Leaving:
+    """Ask the gate, again and again while nobody can say, for a minute. ``wait`` is false when a signal came."""
+    give_up, pause_s = clock() + ASK_FOR_S, 1.0
+    while True:
+        asked = ask_once(spec, clock())
+        if asked.answer.leave is not Leave.ASK_AGAIN:
+            return asked
+        if clock() >= give_up:
+            reason = f"{asked.answer.reason} (asked for {ASK_FOR_S:.0f} s)"
+            return Leaving(GateAnswer(Leave.STAND_DOWN, reason), asked.asked_about)
+        if not wait(pause_s):
+            return Leaving(GateAnswer(Leave.STAND_DOWN, "told to stop while waiting"), asked.asked_about)
+        pause_s = 2.0
+
+
+def ask_once(spec: AttemptSpec, now: float) -> Leaving:
+    run_dir = Path(spec.run_dir)
+    try:
+        run = fold(journal.read(run_dir)[0])
+    except (JournalError, OSError, KeyError, ValueError, TypeError) as error:
+        return Leaving(GateAnswer(Leave.ASK_AGAIN, f"the journal cannot be read: {error}"), 0)
+    if run is None:
+        return Leaving(GateAnswer(Leave.ASK_AGAIN, "there is no journal"), 0)
+    before = starts(run_dir)
+    newest = before[-1] if before else None
+    predecessor = look_at(run, run_dir, newest, now) if newest else None
+    upstream = tuple(_upstream(run_dir.parent, tag) for tag in spec.after_tags)
+    return Leaving(ask(run, spec.submission_id, predecessor, upstream), newest.epoch if newest else 0)
+
+
+def look_at(run: Run, run_dir: Path, start: StartRecord, now: float) -> Predecessor:
+    """The predecessor as its folder, its process and Slurm tell of it."""
+    folder = attempt_dir(run_dir, start.number)
+    end = end_record(folder)
+    checkpoint = newest_complete(checkpoint_dir(run_dir))
+    job = commands.look_at_job(start.job_id)
+    age_s = heartbeat_age_s(folder, now)
+    saved = (checkpoint is not None and end is not None and end.notice_at is not None
+             and checkpoint.saved_at >= end.notice_at)
+    return Predecessor(
+        number=start.number, epoch=start.epoch, resume_step=start.resume_step,
+        alive=_alive(start, end, job, age_s),
+        evidence=Evidence(
+            job=job, end=end, heartbeat_age_s=age_s, checkpoint_step=checkpoint.step if checkpoint else None,
+            saved_after_notice=saved, cancel_requested=run.phase in (Phase.CANCELLING, Phase.CANCELLED)))
+
+
+def end_record(folder: Path) -> EndRecord | None:
+    with contextlib.suppress(OSError, ValueError):
+        return EndRecord.from_json((folder / "end.json").read_text())
+    return None
+
+
+def heartbeat_age_s(folder: Path, now: float) -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        return max(0.0, now - float((folder / "heartbeat").read_text()))
+    return None
+
+
+def _alive(start: StartRecord, end: EndRecord | None, job: JobSighting, age_s: float | None) -> bool:
+    """Whether it is still at work in its own right. One whose job has ended for Slurm is not: the fence ends its rest."""
+    if end is not None and not end.provisional:
+        return False
+    if isinstance(job, JobSeen) and job.state in ENDED_STATES:
+        return False
+    here = boot_id()
+    if start.boot_id and start.boot_id == here:
+        return is_alive(start.pid, start.pid_start)
+    return age_s is not None and age_s < BEAT_JUST_NOW_S
+
+
+def _upstream(runs: Path, tag: str) -> Upstream:
+    try:
+        run = fold(journal.read(runs / tag)[0])
+    except (JournalError, OSError, KeyError, ValueError, TypeError):
+        run = None
+    return Upstream(tag=tag, over=run.over if run else None)
