@@ -57,7 +57,7 @@ def complete_checkpoints(parent: Path) -> list[Checkpoint]:
 class Checkpoints:
     """Publishes and removes the checkpoints of one run."""
 
-    def __init__(self, parent: Path, fence: Fence, *, attempt: int, keep: int | None, files: Files) -> None:
+    def __init__(self, parent: Path, fence: Fence, *, attempt: int, keep: int, files: Files) -> None:
         self.parent = parent
         self._fence = fence
         self._attempt = attempt
@@ -105,8 +105,6 @@ class Checkpoints:
         After a roll-back the one just saved may be older than others. What this attempt resumed from needs no
         protection of its own: it goes only here, after something newer is complete.
         """
-        if self._keep is None:
-            return
         with self._fence.held():
             complete = complete_checkpoints(self.parent)
             for one in complete[:-self._keep]:

@@ -8,6 +8,7 @@ from typing import Mapping, NamedTuple
 
 PROTOCOL = "1"
 INTERVAL_S_DEFAULT = 600.0
+KEEP_DEFAULT = 3
 
 
 class Settings(NamedTuple):
@@ -24,12 +25,16 @@ class Settings(NamedTuple):
     interval_s: float
     deadline: float | None          # epoch seconds
     signals: tuple[signal.Signals, ...]
+    keep: int                       # complete checkpoints
 
 
-def read_settings(environ: Mapping[str, str], checkpoint_dir: Path | str | None, interval_s: float | None) -> Settings:
-    """Arguments given to Training win over the environment's interval and folder."""
+def read_settings(
+    environ: Mapping[str, str], checkpoint_dir: Path | str | None, interval_s: float | None, keep: int | None,
+) -> Settings:
+    """Arguments given to Training win over the environment."""
+    kept = keep if keep is not None else int(environ.get("ORCH_CHECKPOINTS_KEPT") or KEEP_DEFAULT)
     if "ORCH_RUN_DIR" not in environ:
-        return _outside_orch(environ, checkpoint_dir, interval_s)
+        return _outside_orch(environ, checkpoint_dir, interval_s, kept)
     protocol = environ.get("ORCH_PROTOCOL", PROTOCOL)
     if protocol != PROTOCOL:
         raise RuntimeError("ORCH_PROTOCOL={}: this orch_trainer speaks protocol {}; install the one that came with "
@@ -51,15 +56,18 @@ def read_settings(environ: Mapping[str, str], checkpoint_dir: Path | str | None,
         interval_s=_interval(environ, interval_s),
         deadline=float(environ["ORCH_DEADLINE"]) if environ.get("ORCH_DEADLINE") else None,
         signals=_signals(environ),
+        keep=kept,
     )
 
 
-def _outside_orch(environ: Mapping[str, str], checkpoint_dir: Path | str | None, interval_s: float | None) -> Settings:
+def _outside_orch(
+    environ: Mapping[str, str], checkpoint_dir: Path | str | None, interval_s: float | None, keep: int,
+) -> Settings:
     folder = Path(checkpoint_dir or "checkpoints").absolute()
     return Settings(
         tag="", attempt=1, epoch=0, run_dir=folder.parent, attempt_dir=None, checkpoint_dir=folder,
         resume_from=None, resume_newest=True, epoch_file=None, control_file=None,
-        interval_s=_interval(environ, interval_s), deadline=None, signals=_signals(environ),
+        interval_s=_interval(environ, interval_s), deadline=None, signals=_signals(environ), keep=keep,
     )
 
 

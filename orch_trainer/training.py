@@ -42,21 +42,21 @@ class Training:
     """`with Training() as training:` around the training loop; see docs/protocol.md for what it writes.
 
     checkpoint_dir  where checkpoints belong (default: orch's, else ./checkpoints)
-    keep            complete checkpoints to keep; None keeps all
+    keep            complete checkpoints to keep (default: orch's, else 3)
     interval_s      seconds from the start of a save to the start of the next (default: orch's, else 600)
     config          what the START line shows
     agree           for several ranks without torch.distributed: element-wise maximum over all ranks
     clock, environ, files, background: for tests; background=False neither starts a thread nor handles signals
     """
 
-    def __init__(self, *, checkpoint_dir: Path | str | None = None, keep: int | None = 3,
+    def __init__(self, *, checkpoint_dir: Path | str | None = None, keep: int | None = None,
                  interval_s: float | None = None, config: Mapping[str, Any] | None = None, agree: Agree | None = None,
                  clock: Any = time, environ: Mapping[str, str] | None = None, files: Files | None = None,
                  background: bool = True) -> None:
         if keep is not None and keep < 1:
-            raise ValueError("Training(keep={}): at least 1, or None to keep all checkpoints".format(keep))
+            raise ValueError("Training(keep={}): at least 1".format(keep))
         self._environ = os.environ if environ is None else environ
-        self._settings = read_settings(self._environ, checkpoint_dir, interval_s)
+        self._settings = read_settings(self._environ, checkpoint_dir, interval_s, keep)
         self._config = dict(config or {})
         self._agree = agree
         self._clock = clock
@@ -66,7 +66,7 @@ class Training:
         self._signals = Signals()
         self._fence = Fence(self._settings.epoch_file, self._settings.epoch)
         self._checkpoints = Checkpoints(self._settings.checkpoint_dir, self._fence, attempt=self._settings.attempt,
-                                        keep=keep, files=self._files)
+                                        keep=self._settings.keep, files=self._files)
         self.resume_from, self._resume_step = _resume(self._settings)
         self._pace = Pace(interval_s=self._settings.interval_s, now=self._monotonic(),
                           deadline=self._settings.deadline, saved_step=self._resume_step)

@@ -44,6 +44,7 @@ class AttemptSpec(Record):
     signal: str
     time_limit_s: float
     interval_s: float
+    keep: int = 3
     gres: str = ""
     finished_when: str | None = None
     env_file: str | None = None

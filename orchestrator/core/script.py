@@ -101,5 +101,6 @@ def attempt_spec(spec: RunSpec, *, run_dir: Path, number: int, submission_id: st
         tag=spec.tag, repository=spec.repository, run_dir=str(run_dir), number=number, submission_id=submission_id,
         lead_s=spec.profile.lead_s, signal=spec.profile.signal,
         time_limit_s=slurm_minutes(spec.profile.time_s) * 60.0, interval_s=spec.policy.checkpoint_interval_s,
+        keep=spec.policy.checkpoints_kept,
         gres=spec.profile.gres or "", finished_when=spec.finished_when, env_file=spec.env_file,
         after_tags=spec.after_tags)
