@@ -23,6 +23,7 @@ from orchestrator.units import parse_duration_s, parse_size_bytes
 CONFIG_NAME = "orch.yaml"
 
 Quantity = str | int | float
+EnvValue = str | bool | int | float | None
 T = TypeVar("T")
 
 
@@ -84,7 +85,7 @@ class ConfigFile(_Strict, frozen=True):
     recovery: RecoveryFile = RecoveryFile()
     slurm: SlurmFile = SlurmFile()
     daemon: DaemonFile = DaemonFile()
-    env: dict[str, str | int | float | None] = {}
+    env: dict[str, EnvValue] = {}
 
 
 class JobFile(_Strict, frozen=True):
@@ -93,7 +94,7 @@ class JobFile(_Strict, frozen=True):
     profile: str | None = None
     after: list[str | int] = []
     validate: str | None = None
-    env: dict[str, str | int | float | None] = {}
+    env: dict[str, EnvValue] = {}
     env_file: str | None = None
     finished_when: str | None = None
     checkpoint: CheckpointFile = CheckpointFile()
@@ -169,8 +170,9 @@ def load_job(folder: Path) -> Job:
     file = document.convert(JobFile)
     interval = file.checkpoint.interval
     return Job(
-        profile=file.profile, after=tuple(str(item) for item in file.after), validate=file.validate,
-        environment=_environment(document, file.env), env_file=file.env_file, finished_when=file.finished_when,
+        profile=file.profile, validate=file.validate,
+        after=tuple(document.written(f"after[{index}]") for index in range(len(file.after))), environment=_environment(document, file.env),
+        env_file=file.env_file, finished_when=file.finished_when,
         interval_s=document.duration_s("checkpoint.interval", interval) if interval is not None else None,
         keep=_keep(document, file.checkpoint.keep), what=file.what)
 
@@ -189,6 +191,9 @@ def _profile(document: Document, name: str, file: ProfileFile) -> Profile:
         raise document.error(f"{key}.signal", f'"{file.signal}" cannot give notice', "write TERM, USR1, USR2 or INT")
     if file.cpus < 1 or file.nodes < 1:
         raise document.error(f"{key}.{'cpus' if file.cpus < 1 else 'nodes'}", "must be at least 1", "")
+    for name in ("partition", "account", "qos", "gres"):
+        if "\n" in (getattr(file, name) or ""):
+            raise document.error(f"{key}.{name}", "is more than one line", "write it behind the colon, without | or >")
     memory = document.size_bytes(f"{key}.memory", file.memory) if file.memory is not None else None
     return Profile(name=name, partition=file.partition, account=file.account, qos=file.qos, gres=file.gres,
                    nodes=file.nodes, cpus=file.cpus, memory_bytes=memory, time_s=time_s, lead_s=lead_s, signal=signal)
@@ -216,17 +221,17 @@ def _keep(document: Document, keep: int | None) -> int | None:
     return keep
 
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY|WEBHOOK", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN(?!S|I)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY|WEBHOOK", re.IGNORECASE)
 
 
-def _environment(document: Document, env: dict[str, str | int | float | None]) -> dict[str, str | None]:
+def _environment(document: Document, env: dict[str, EnvValue]) -> dict[str, str | None]:
     for name in env:
         if _SECRET.search(name):
             raise document.error(f"env.{name}", "looks like a secret, and what `env:` names is recorded in the journal",
                                  "put it into a file with mode 0600 and name that file with `env_file:` in job.yaml")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise document.error(f"env.{name}", "is no name of an environment variable", "")
-    return {name: None if value is None else str(value) for name, value in env.items()}
+    return {name: None if value is None else document.written(f"env.{name}") for name, value in env.items()}
 
 
 class Document:
@@ -236,6 +241,7 @@ class Document:
         self.path = path
         self._lines: dict[str, int] = {}
         self._raw: dict[str, str] = {}
+        self._open: list[yaml.Node] = []  # the nodes that the one being built stands in
         try:
             text = path.read_text(encoding="utf-8")
             loader = yaml.SafeLoader(text)
@@ -258,6 +264,15 @@ class Document:
 
     def _build(self, node: yaml.Node, key: str) -> Any:
         self._lines.setdefault(key, node.start_mark.line + 1)
+        if node in self._open:
+            raise self.error(key, "contains itself", "write the value out instead of an alias")
+        self._open.append(node)
+        try:
+            return self._value(node, key)
+        finally:
+            self._open.pop()
+
+    def _value(self, node: yaml.Node, key: str) -> Any:
         if isinstance(node, yaml.MappingNode):
             mapping: dict[str, Any] = {}
             for key_node, value_node in node.value:
@@ -272,13 +287,22 @@ class Document:
         if isinstance(node, yaml.SequenceNode):
             return [self._build(item, f"{key}[{index}]") for index, item in enumerate(node.value)]
         self._raw[key] = str(node.value)
-        return self._loader.construct_object(node)
+        try:
+            return self._loader.construct_object(node)
+        except yaml.YAMLError as error:
+            raise self._yaml_error(error) from error
+        except ValueError as error:  # 2026-13-01 looks like a date to YAML, and is none
+            raise self.error(key, f"{node.value} is no value ({error})", f'write it in quotes: "{node.value}"') from error
 
     def error(self, key: str, problem: str, remedy: str) -> ConfigError:
         known = key
         while known not in self._lines and known:
             known = known.rpartition(".")[0]
         return ConfigError(f"{self.path}:{self._lines.get(known, 1)}: {key}: {problem}", hint=remedy)
+
+    def written(self, key: str) -> str:
+        """A value as it was written: YAML makes 8 of 010, 1.1 of 1.10 and 45000 of 12:30:00."""
+        return self._raw[key]
 
     def duration_s(self, key: str, value: Quantity) -> float:
         return self._quantity(key, value, parse_duration_s, "12h30m")

@@ -74,6 +74,12 @@ class StorageError(OrchError):
     exit_code = 7
 
 
+def storage_error(error: OSError) -> StorageError:
+    """What the operating system said of a file, as one of ours."""
+    where = f"{error.filename}: " if error.filename else ""
+    return StorageError(f"{where}{error.strerror or error}")
+
+
 class JournalError(OrchError):
     """A journal damaged beyond its last line, of a newer schema, or locked by another process."""
 

@@ -49,6 +49,8 @@ def read(run_dir: Path) -> tuple[list[Event], str]:
         data = path.read_bytes()
     except FileNotFoundError:
         return [], ""
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from error
     whole, _, torn = data.rpartition(b"\n")
     events = [_parse(path, number, line) for number, line in enumerate(whole.splitlines(), 1) if line.strip()]
     if events and int(events[0].get("schema", SCHEMA)) > SCHEMA:
@@ -91,17 +93,20 @@ class LockedJournal:
         Raises StorageError if it could not be written whole; the journal is then as long as before.
         """
         entry: Event = {"event": event, "t": round(self._clock(), 3), **context}
-        line = json.dumps(entry, sort_keys=False, ensure_ascii=False).encode() + b"\n"
+        line = _line(entry)
         assert len(line) <= LINE_AT_MOST_BYTES, f"a journal line of {len(line)} bytes"
         path = journal_path(self._run_dir)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise StorageError(f"{path}: {error.strerror}; the event was not recorded and nothing was done") from error
         try:
             size = os.fstat(descriptor).st_size
             torn = self._cut_torn_line(descriptor, size)
             if torn:
                 size = os.fstat(descriptor).st_size
-                line = json.dumps({"event": "note", "t": entry["t"], "text": f"dropped a torn line: {torn}"}).encode() \
-                    + b"\n" + line
+                note = _line({"event": "note", "t": entry["t"], "text": f"dropped a torn line: {torn}"})
+                line = note + line if size else line + note  # "submit" stays the first event
             _write_or_undo(descriptor, line, size, path)
         finally:
             os.close(descriptor)
@@ -115,6 +120,11 @@ class LockedJournal:
         torn = tail.rpartition(b"\n")[2]
         os.ftruncate(descriptor, size - len(torn))
         return torn.decode(errors="replace")[:2000]
+
+
+def _line(entry: Event) -> bytes:
+    """One line; names that are no UTF-8 (a folder's, a variable's) come back as they were."""
+    return json.dumps(entry, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
 
 
 def _write_or_undo(descriptor: int, line: bytes, size: int, path: Path) -> None:

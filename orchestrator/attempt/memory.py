@@ -79,6 +79,10 @@ class GpuQuery:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    @property
+    def ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
     def begin(self, visible: str) -> None:
         if self._command is None or self._process is not None:
             return

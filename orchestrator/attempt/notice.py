@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
         if host != lead_host:
             for pid in deliver_here(folder, epoch, host, signal_number(name), told):
                 _report(f"signalled {host} {pid}")
-        if os.getppid() == 1 or (folder / "end.json").exists() and _ended(folder):
+        if os.getppid() == 1 or ((folder / "end.json").exists() and _ended(folder)):
             return 0
 
 

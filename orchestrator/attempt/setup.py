@@ -12,7 +12,8 @@ from pathlib import Path
 from orchestrator.folders import checkpoint_dir, replace_file
 from orchestrator.records import AttemptSpec, StartRecord
 
-_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES")
+_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "GPU_DEVICE_ORDINAL",
+                     "ROCR_VISIBLE_DEVICES")
 _NO_DEVICE = ("", "NoDevFiles", "-1")
 
 

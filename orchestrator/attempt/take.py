@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.attempt.processes import boot_id, start_of
 from orchestrator.attempt.papers import say
+from orchestrator.attempt.processes import boot_id, start_of
 from orchestrator.folders import attempt_dir, fsync_folder, replace_file
 from orchestrator.records import AttemptSpec, StartRecord
 

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from orchestrator.attempt.processes import Process
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*[a-z]?")
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "tcsh", "csh", "busybox"})
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "tcsh", "csh", "busybox"})
 _FILTERS = frozenset({"tee", "cat", "ts", "grep", "egrep", "fgrep", "sed", "awk", "gawk", "mawk", "head", "tail", "tr", "cut",
                       "sort", "uniq", "logger", "less", "more", "sleep", "perl", "rotatelogs", "multilog", "svlogd"})
 _WRAPPERS = frozenset({"time", "timeout", "setsid", "script", "unbuffer", "uv", "conda", "mamba", "micromamba", "pixi",
@@ -45,7 +45,7 @@ def choose(processes: Collection[Process], roots: Collection[int]) -> list[Proce
         if pythons:
             return [p for p in pythons if not p.reads_pipe] or pythons[:1]
     for level in levels:
-        others = [p for p in level if not is_python(p) and program(p) not in _SHELLS | _FILTERS | _WRAPPERS]
+        others = [p for p in level if not is_python(p) and program(p) not in SHELLS | _FILTERS | _WRAPPERS]
         if others:
             return others[:1]
     return []

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, UserError, storage_error
 
 # name -> (module[:attribute], one line for the list of commands), in the order in which a newcomer meets them
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -68,20 +68,27 @@ def orch() -> None:
 
 
 def main() -> NoReturn:
-    """The entry point: OrchError becomes text (or, with --json, an object) and its exit code."""
+    """The entry point: an OrchError, and a disk's refusal, become text (or, with --json, an object) and an exit code."""
     try:
         orch.main(standalone_mode=False)
     except OrchError as error:
         _print_error(error)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        if "--json" in sys.argv:
+            _print_error(UserError(error.format_message()))
+        else:
+            error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        refusal = storage_error(error)
+        _print_error(refusal)
+        sys.exit(refusal.exit_code)
     sys.exit(0)
 
 

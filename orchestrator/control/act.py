@@ -92,7 +92,9 @@ def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: Locked
         return seen
     journal.append("queued", submission_id=submission_id, job_id=job_id)
     job = _read_back(run, job_id, action, journal, ports)
-    return replace(seen, jobs={**seen.jobs, submission_id: job}) if job is not None else seen
+    if job is None:  # what was seen is older than this job: nothing more is to be concluded from it
+        return replace(seen, silent=f"job {job_id} was submitted and could not be read back")
+    return replace(seen, jobs={**seen.jobs, submission_id: job})
 
 
 def _read_back(

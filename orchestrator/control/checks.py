@@ -30,7 +30,7 @@ def check_tag(tag: str) -> None:
 
 def check_script(path: Path) -> None:
     """job.sh exists, can be run, is a script, parses, and has something to do. Raises UserError or ConfigError."""
-    if not path.exists():
+    if not path.is_file():
         raise UserError(f"{path} does not exist", hint=f"`orch new {path.parent.name}` writes one to begin with")
     data = path.read_bytes()
     if b"\r\n" in data:

@@ -47,8 +47,9 @@ def look_at_all(ports: Ports) -> tuple[list[Look], list[OrchError], str | None]:
 
 def explain_run(ports: Ports, tag: str) -> list[str]:
     """The pure decision, in words."""
-    snapshot = ask_slurm(ports.slurm)
-    run, facts = _with_news(ports, require_run(ports.repository, tag), snapshot)
+    run = require_run(ports.repository, tag)
+    snapshot = ask_slurm(ports.slurm)  # after the journal: a job that is submitted in between is not taken for gone
+    run, facts = _with_news(ports, run, snapshot)
     lines = [f"{tag} is {run.phase}" + (f": {run.phase_reason}" if run.phase_reason else "")]
     lines += [f"would note: {fact}" for fact in facts]
     for action in do.decide(run, observe(ports.repository, run, snapshot), ports.clock()):

@@ -18,7 +18,7 @@ from orchestrator import folders
 from orchestrator.control.passes import PassReport, pass_over_all
 from orchestrator.control.ports import Ports
 from orchestrator.control.publish import publish_state
-from orchestrator.errors import Refused
+from orchestrator.errors import Refused, storage_error
 
 LOOK_EVERY_S = 1.0
 BACKOFF_AT_MOST = 10
@@ -96,12 +96,17 @@ class Daemon:
         for run in report.runs:
             for line in run.lines:
                 self.say(run.tag, line)
-            trouble = str(run.error) if run.error is not None else ""
-            if trouble and self.said.get(run.tag) != trouble:
-                self.say(run.tag, f"{type(run.error).__name__}: {trouble}")
-            self.said[run.tag] = trouble
-        publish_state(self.ports.repository)
+            self._say_once(run.tag, f"{type(run.error).__name__}: {run.error}" if run.error is not None else "")
+        try:
+            publish_state(self.ports.repository)
+        except OSError as error:
+            self._say_once("", str(storage_error(error)))
         return report
+
+    def _say_once(self, tag: str, trouble: str) -> None:
+        if trouble and self.said.get(tag) != trouble:
+            self.say(tag, trouble)
+        self.said[tag] = trouble
 
     def _note_silence(self, report: PassReport) -> None:
         silent = report.snapshot.silent if report.snapshot is not None else None

@@ -11,7 +11,7 @@ from orchestrator import folders
 from orchestrator.checkpoints import Checkpoint, newest_complete
 from orchestrator.control.ports import Snapshot, read_run
 from orchestrator.core.observation import AttemptSeen, Observation, UpstreamSeen
-from orchestrator.core.script import parse_comment
+from orchestrator.core.script import parse_comment, repository_key
 from orchestrator.errors import JournalError
 from orchestrator.model import ENDED_STATES, JobSeen, Run
 from orchestrator.records import EndRecord, Record, StartRecord, StoodDown
@@ -35,9 +35,10 @@ def jobs_of(run: Run, jobs: tuple[JobSeen, ...]) -> dict[str, JobSeen]:
     """Slurm's jobs of this run by submission id. Identity is the id in the comment; a live job wins over an ended one
     that carries the same id."""
     ours: dict[str, JobSeen] = {}
+    key = repository_key(run.spec.repository)
     for job in jobs:
         parsed = parse_comment(job.comment)
-        if parsed is None or parsed[0] != run.spec.repository_name or parsed[1] != run.spec.tag:
+        if parsed is None or parsed[0] != key or parsed[1] != run.spec.tag:
             continue
         seen = ours.get(parsed[3])
         if seen is None or seen.state in ENDED_STATES:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator import folders, journal
 from orchestrator.control.act import act
 from orchestrator.control.observe import observe
-from orchestrator.control.ports import Ports, Snapshot, ask_slurm, read_run, tags_with_runs
+from orchestrator.control.ports import Ports, Snapshot, ask_slurm, read_run, require_run, tags_with_runs
 from orchestrator.core import decide as do
-from orchestrator.core.fold import apply, fold
+from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Observation
-from orchestrator.errors import JournalError, OrchError
-from orchestrator.model import Run
+from orchestrator.core.script import parse_comment, repository_key
+from orchestrator.errors import JournalError, OrchError, StorageError, storage_error
+from orchestrator.model import ENDED_STATES, Run
 
 # A run settles within a few rounds (first attempt, successor, control file); more is a mistake of ours.
 ROUNDS_AT_MOST = 50
@@ -46,31 +48,46 @@ def settled(run: Run) -> bool:
     return run.live is None and not run.waiting and (run.over or run.phase == "held")
 
 
-def pass_over_all(ports: Ports) -> PassReport:
-    """One pass over every run of the repository, with one squeue, or none when nothing is under way."""
+def pass_over_all(ports: Ports, only: str | None = None) -> PassReport:
+    """One pass over every run of the repository (or one of them), with one squeue, or none when nothing is under way."""
     noted: list[tuple[str, int]] = []
     reports: list[RunPass] = []
-    for tag in tags_with_runs(ports.repository):
+    for tag in tags_with_runs(ports.repository) if only is None else [only]:
         length = journal.length(folders.run_dir(ports.repository, tag))
         try:
-            run = read_run(ports.repository, tag)
-        except JournalError as error:
+            run = require_run(ports.repository, tag)
+        except (JournalError, StorageError) as error:
             reports.append(RunPass(tag=tag, error=error))
             continue
-        if run is not None and not settled(run):
+        if not settled(run):
             noted.append((tag, length))
     if not noted:
         return PassReport(runs=tuple(reports), snapshot=None)
     snapshot = ask_slurm(ports.slurm)
     for tag, length in noted:
         reports.append(pass_over_one(ports, tag, snapshot, noted_length=length))
+    reports += _orphans(ports.repository, snapshot)
     return PassReport(runs=tuple(reports), snapshot=snapshot)
+
+
+def _orphans(repository: Path, snapshot: Snapshot) -> list[RunPass]:
+    """Jobs of this repository whose run is gone: its folder was deleted."""
+    jobs: dict[str, list[str]] = {}
+    for job in snapshot.jobs:
+        parsed = parse_comment(job.comment)
+        if parsed is not None and parsed[0] == repository_key(str(repository)) and job.state not in ENDED_STATES:
+            jobs.setdefault(parsed[1], []).append(job.job_id)
+    return [
+        RunPass(tag=tag, error=JournalError(
+            f"{folders.run_dir(repository, tag)} is gone, and job {', '.join(ids)} of it is still in Slurm",
+            hint=f"`orch submit {tag}` takes it back; `scancel {' '.join(ids)}` ends it"))
+        for tag, ids in jobs.items() if not journal.journal_path(folders.run_dir(repository, tag)).exists()]
 
 
 def pass_over_one(
     ports: Ports, tag: str, snapshot: Snapshot, *, noted_length: int | None = None, wait_s: float = 0.0,
 ) -> RunPass:
-    """One pass over one run; an OrchError is caught and reported, the run stays as it is."""
+    """One pass over one run; an OrchError or a disk's refusal is caught and reported, the run stays as it is."""
     lines: list[str] = []
     try:
         with journal.locked(folders.run_dir(ports.repository, tag), wait_s=wait_s, clock=ports.clock) as locked:
@@ -80,14 +97,15 @@ def pass_over_one(
         return RunPass(tag=tag, lines=tuple(lines), run=run)
     except OrchError as error:
         return RunPass(tag=tag, lines=tuple(lines), error=error)
+    except OSError as error:
+        return RunPass(tag=tag, lines=tuple(lines), error=storage_error(error))
 
 
 def reconcile(
     ports: Ports, tag: str, snapshot: Snapshot, locked: journal.LockedJournal, say: Callable[[str], None],
 ) -> Run | None:
     """Bring one run and the world together, under the run's lock."""
-    events, _ = journal.read(folders.run_dir(ports.repository, tag))
-    run = fold(events)
+    run = read_run(ports.repository, tag)
     if run is None:
         return None
     seen = observe(ports.repository, run, snapshot)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator import folders, journal
 from orchestrator.core.fold import fold
-from orchestrator.errors import JournalError, OrchError, SlurmError, UnknownTag
+from orchestrator.errors import JournalError, OrchError, SlurmError, StorageError, UnknownTag
 from orchestrator.model import JobSeen, Run
 from orchestrator.slurm.protocol import Slurm
 
@@ -58,8 +58,12 @@ def read_run(repository: Path, tag: str) -> Run | None:
 
 
 def require_run(repository: Path, tag: str) -> Run:
-    """The run, or UnknownTag with the nearest one suggested."""
+    """The run. Raises UnknownTag with the nearest one suggested, JournalError for a journal that lost all it held."""
     run = read_run(repository, tag)
+    if run is None and (path := journal.journal_path(folders.run_dir(repository, tag))).exists():
+        raise JournalError(f"{path}: has no whole event in it",
+                           hint=f"restore it from a copy; or `orch submit {tag}` begins it anew, with its checkpoints and "
+                                "with the jobs that Slurm still has of it")
     if run is None:
         raise unknown_tag(tag, tags_with_runs(repository), "run")
     return run
@@ -82,10 +86,7 @@ def read_all(repository: Path) -> tuple[list[Run], list[OrchError]]:
     errors: list[OrchError] = []
     for tag in tags_with_runs(repository):
         try:
-            run = read_run(repository, tag)
-        except JournalError as error:
+            runs.append(require_run(repository, tag))
+        except (JournalError, StorageError) as error:
             errors.append(error)
-            continue
-        if run is not None:
-            runs.append(run)
     return runs, errors

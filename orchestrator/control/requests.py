@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator import folders, journal
-from orchestrator.control.passes import pass_over_one, reconcile
+from orchestrator.control.passes import pass_over_all, reconcile
 from orchestrator.control.ports import Ports, ask_slurm, require_run
 from orchestrator.errors import Refused, TimedOut
 from orchestrator.model import Phase, Run
@@ -68,7 +68,7 @@ def wait_for(
             raise TimedOut(f"{tag} is {run.phase} after {timeout_s:g} s, not {' or '.join(sorted(states))}",
                            hint=f"`orch explain {tag}` says what it waits for")
         if now - passed_at >= every_s and not daemon_runs(ports.repository):
-            pass_over_one(ports, tag, ask_slurm(ports.slurm), wait_s=LOCK_WAIT_S)
+            pass_over_all(ports, only=tag)
             passed_at = ports.clock()
             continue
         sleep(0.5)

@@ -116,6 +116,7 @@ def new_job(repository: Path, tag: str, source: str | None) -> list[str]:
     if target.exists():
         raise UserError(f"{target} is there already", hint="choose another tag, or edit that one")
     if source is not None:
+        check_tag(source)
         origin = folders.job_dir(repository, source)
         if not origin.is_dir():
             jobs = repository / "jobs"

@@ -19,7 +19,7 @@ from orchestrator.config import Config, Job, load_config, load_job
 from orchestrator.control import checks
 from orchestrator.control.passes import reconcile
 from orchestrator.control.ports import Ports, ask_slurm, read_run, tags_with_runs, unknown_tag
-from orchestrator.core.script import batch_script
+from orchestrator.core.script import batch_script, repository_name
 from orchestrator.errors import Refused, SlurmUnreachable, SubmissionRejected, UserError
 from orchestrator.model import Phase, Run, RunSpec
 from orchestrator.units import parse_size_bytes
@@ -75,7 +75,7 @@ def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> Ru
     if job.keep is not None:
         policy = replace(policy, checkpoints_kept=job.keep)
     return RunSpec(
-        tag=request.tag, repository=str(repository), repository_name=_name(repository), python=sys.executable,
+        tag=request.tag, repository=str(repository), repository_name=repository_name(str(repository)), python=sys.executable,
         profile=profile, policy=policy, script_sha256=hashlib.sha256(script.read_bytes()).hexdigest(),
         environment=recorded_environment(environ, config, job), env_file=_env_file(folder, job),
         finished_when=job.finished_when, after_tags=tags, after_jobs=jobs, what=job.what)
@@ -187,10 +187,6 @@ def _check_cycle(ports: Ports, tag: str, upstream: str) -> None:
 def _job_tags(repository: Path) -> list[str]:
     jobs = repository / "jobs"
     return sorted(p.name for p in jobs.iterdir() if p.is_dir()) if jobs.is_dir() else []
-
-
-def _name(repository: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", repository.name).strip("-") or "repository"
 
 
 def _env_file(folder: Path, job: Job) -> str | None:

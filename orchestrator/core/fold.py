@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.errors import JournalError
 from orchestrator.model import (
     Attempt,
     Ending,
@@ -42,10 +43,17 @@ Event = dict[str, Any]
 
 
 def fold(events: Iterable[Event]) -> Run | None:
-    """The run that these events tell of; None if there is no ``submit`` at their head."""
+    """The run that these events tell of; None if there is no ``submit`` at their head. Raises JournalError for an event
+    that lacks what its name promises."""
     run: Run | None = None
-    for event in events:
-        run = apply(run, event)
+    for number, event in enumerate(events, 1):
+        try:
+            run = apply(run, event)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            tag = f" of {run.spec.tag}" if run is not None else ""
+            raise JournalError(
+                f'event {number} of the journal{tag} is a damaged "{event.get("event")}" ({type(error).__name__}: {error})',
+                hint="delete or repair that line by hand; orch will not guess and leaves this run alone until then") from error
     return run
 
 

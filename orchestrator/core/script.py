@@ -6,8 +6,10 @@ script: sbatch is called with exactly the recorded one and hands it on.
 
 from __future__ import annotations
 
+import re
 import shlex
-from pathlib import Path
+import zlib
+from pathlib import Path, PurePath
 
 from orchestrator.model import EXIT_SETUP, RunSpec
 from orchestrator.records import AttemptSpec
@@ -17,17 +19,27 @@ COMMENT_PREFIX = "orch/1:"
 FIRST_ATTEMPT_NICE = 100
 
 
+def repository_name(repository: str) -> str:
+    """The short name of a repository, as it stands in job names."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(repository).name).strip("-") or "repository"
+
+
+def repository_key(repository: str) -> str:
+    """The short name and a checksum of the whole path: two repositories may bear one name and hold one tag."""
+    return f"{repository_name(repository)}-{zlib.crc32(repository.encode(errors='surrogateescape')):08x}"
+
+
 def comment(spec: RunSpec, number: int, submission_id: str) -> str:
     """A job's identity: the submission id, with enough words before it to be read by people."""
-    return f"{COMMENT_PREFIX}{spec.repository_name}:{spec.tag}:{number:04d}:{submission_id}"
+    return f"{COMMENT_PREFIX}{repository_key(spec.repository)}:{spec.tag}:{number:04d}:{submission_id}"
 
 
 def parse_comment(text: str) -> tuple[str, str, int, str] | None:
-    """(repository, tag, number, submission id) of one of our jobs; None for anybody else's."""
+    """(repository key, tag, number, submission id) of one of our jobs; None for anybody else's."""
     if not text.startswith(COMMENT_PREFIX):
         return None
     parts = text.removeprefix(COMMENT_PREFIX).split(":")
-    if len(parts) != 4 or not parts[2].isdigit():
+    if len(parts) != 4 or not (parts[2].isascii() and parts[2].isdigit()):
         return None
     return parts[0], parts[1], int(parts[2]), parts[3]
 
@@ -56,7 +68,7 @@ def batch_script(
     options: list[tuple[str, object]] = [
         ("job-name", spec.job_name),
         ("comment", comment(spec, number, submission_id)),
-        ("output", str(folder / "out.log").replace("%", "%%")),
+        ("output", _file_pattern(str(folder / "out.log"))),
         ("open-mode", "append"),
         ("chdir", spec.repository),
         ("partition", profile.partition),
@@ -90,9 +102,17 @@ def batch_script(
 
 
 def _quote(value: str) -> str:
-    """As sbatch reads option lines: blanks end a value, ``#`` begins a comment, quotes work as in a shell."""
+    """As sbatch reads option lines: blanks end a value, ``#`` begins a comment, quotes hold it together, and a backslash
+    takes the next character as it is, in every kind of quotes."""
     assert "\n" not in value, "newlines are refused before anything is submitted"
-    return shlex.quote(value) if any(c in value for c in " \t'\"\\#") else value
+    if not re.search(r"[\s'\"\\#]", value):
+        return value
+    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+
+
+def _file_pattern(path: str) -> str:
+    """A path as Slurm's file name patterns write it. A backslash anywhere turns replacements off, and is itself dropped."""
+    return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")
 
 
 def attempt_spec(spec: RunSpec, *, run_dir: Path, number: int, submission_id: str) -> AttemptSpec:

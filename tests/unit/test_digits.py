@@ -23,7 +23,7 @@ def start(folder, **environment):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.Popen(
         [job, "--steps", str(STEPS), "--hidden", "256", "--evaluate-every", "20"], cwd=ROOT,
-        env={"PATH": path, "ORCH_RUN_DIR": str(folder), "ORCH_EPOCH": "1", **environment},
+        env={"PATH": path, "ORCH_RUN_DIR": str(folder), "ORCH_ATTEMPT_DIR": str(folder / "attempt"), "ORCH_EPOCH": "1", **environment},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -53,4 +53,4 @@ def test_interrupted_and_not_end_with_the_same_weights(tmp_path):
         assert number is None or not (cut / "result.json").exists()
     assert result(cut) == result(whole)
     assert result(whole)["accuracy"] > 0.95
-    assert (cut / "weights.npz").read_bytes() == (whole / "weights.npz").read_bytes()
+    assert (cut / "attempt" / "weights.npz").read_bytes() == (whole / "attempt" / "weights.npz").read_bytes()
