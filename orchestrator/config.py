@@ -169,9 +169,9 @@ def load_job(folder: Path) -> Job:
     document = Document(path)
     file = document.convert(JobFile)
     interval = file.checkpoint.interval
+    after = tuple(document.written(f"after[{index}]") for index in range(len(file.after)))
     return Job(
-        profile=file.profile, validate=file.validate,
-        after=tuple(document.written(f"after[{index}]") for index in range(len(file.after))), environment=_environment(document, file.env),
+        profile=file.profile, after=after, validate=file.validate, environment=_environment(document, file.env),
         env_file=file.env_file, finished_when=file.finished_when,
         interval_s=document.duration_s("checkpoint.interval", interval) if interval is not None else None,
         keep=_keep(document, file.checkpoint.keep), what=file.what)
@@ -191,9 +191,9 @@ def _profile(document: Document, name: str, file: ProfileFile) -> Profile:
         raise document.error(f"{key}.signal", f'"{file.signal}" cannot give notice', "write TERM, USR1, USR2 or INT")
     if file.cpus < 1 or file.nodes < 1:
         raise document.error(f"{key}.{'cpus' if file.cpus < 1 else 'nodes'}", "must be at least 1", "")
-    for name in ("partition", "account", "qos", "gres"):
-        if "\n" in (getattr(file, name) or ""):
-            raise document.error(f"{key}.{name}", "is more than one line", "write it behind the colon, without | or >")
+    for field in ("partition", "account", "qos", "gres"):
+        if "\n" in (getattr(file, field) or ""):
+            raise document.error(f"{key}.{field}", "is more than one line", "write it behind the colon, without | or >")
     memory = document.size_bytes(f"{key}.memory", file.memory) if file.memory is not None else None
     return Profile(name=name, partition=file.partition, account=file.account, qos=file.qos, gres=file.gres,
                    nodes=file.nodes, cpus=file.cpus, memory_bytes=memory, time_s=time_s, lead_s=lead_s, signal=signal)

@@ -78,6 +78,7 @@ def job_environment(base: Mapping[str, str], spec: AttemptSpec, start: StartReco
         ORCH_PROTOCOL="1", ORCH_TAG=spec.tag, ORCH_ATTEMPT=str(spec.number), ORCH_EPOCH=str(start.epoch),
         ORCH_RUN_DIR=str(run_dir), ORCH_ATTEMPT_DIR=str(folder), ORCH_CHECKPOINT_DIR=str(checkpoint_dir(run_dir)),
         ORCH_RESUME_FROM=start.resume_from or "", ORCH_CHECKPOINT_INTERVAL_S=f"{spec.interval_s:g}",
+        ORCH_CHECKPOINTS_KEPT=str(spec.keep),
         ORCH_CONTROL_FILE=str(run_dir / "control.json"), ORCH_LEAD_S=f"{spec.lead_s:g}", ORCH_SIGNAL=spec.signal,
         ORCH_DEADLINE="" if start.deadline is None else f"{start.deadline:.3f}")
     environment.setdefault("PYTHONUNBUFFERED", "1")

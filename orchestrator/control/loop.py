@@ -97,10 +97,12 @@ class Daemon:
             for line in run.lines:
                 self.say(run.tag, line)
             self._say_once(run.tag, f"{type(run.error).__name__}: {run.error}" if run.error is not None else "")
+        trouble = ""
         try:
             publish_state(self.ports.repository)
         except OSError as error:
-            self._say_once("", str(storage_error(error)))
+            trouble = str(storage_error(error))
+        self._say_once("", trouble)
         return report
 
     def _say_once(self, tag: str, trouble: str) -> None:

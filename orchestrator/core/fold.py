@@ -50,10 +50,10 @@ def fold(events: Iterable[Event]) -> Run | None:
         try:
             run = apply(run, event)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            tag = f" of {run.spec.tag}" if run is not None else ""
+            of = f" of {run.spec.tag}" if run is not None else ""
             raise JournalError(
-                f'event {number} of the journal{tag} is a damaged "{event.get("event")}" ({type(error).__name__}: {error})',
-                hint="delete or repair that line by hand; orch will not guess and leaves this run alone until then") from error
+                f'event {number} of the journal{of} is a damaged "{event.get("event")}" ({type(error).__name__}: {error})',
+                hint="delete or repair that line by hand; orch leaves this run alone until then") from error
     return run
 
 

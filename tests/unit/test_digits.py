@@ -23,7 +23,8 @@ def start(folder, **environment):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.Popen(
         [job, "--steps", str(STEPS), "--hidden", "256", "--evaluate-every", "20"], cwd=ROOT,
-        env={"PATH": path, "ORCH_RUN_DIR": str(folder), "ORCH_ATTEMPT_DIR": str(folder / "attempt"), "ORCH_EPOCH": "1", **environment},
+        env={"PATH": path, "ORCH_RUN_DIR": str(folder), "ORCH_ATTEMPT_DIR": str(folder / "attempt"), "ORCH_EPOCH": "1",
+             **environment},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

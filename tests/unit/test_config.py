@@ -1,0 +1,205 @@
+"""orch.yaml and job.yaml: every mistake is answered with file, line, key, and what to write instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import Config, Job, load_config, load_job
+from orchestrator.control.scaffold import JOB_YAML, ORCH_YAML
+from orchestrator.control.submit import recorded_environment
+from orchestrator.errors import ConfigError, UserError
+
+HEAD = "profiles:\n  small:\n    time: 8h\n"   # lines 1 to 3
+
+
+def config(tmp_path: Path, text: str | bytes) -> Config:
+    (tmp_path / "orch.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_config(tmp_path)
+
+
+def job(tmp_path: Path, text: str) -> Job:
+    (tmp_path / "job.yaml").write_text(text)
+    return load_job(tmp_path)
+
+
+def test_the_files_that_orch_writes_are_valid(tmp_path: Path) -> None:
+    read = config(tmp_path, ORCH_YAML)
+    profile = read.profile(None)
+    assert (profile.name, profile.cpus, profile.memory_bytes, profile.time_s, profile.lead_s) == ("default", 2, 2 * 2**30, 28800,
+                                                                                                 300)
+    assert read.policy.checkpoint_interval_s == 600 and read.policy.checkpoints_kept == 3
+    assert job(tmp_path, JOB_YAML) == Job(environment={})
+    every_line = "\n".join(line.removeprefix("# ") for line in JOB_YAML.splitlines()).replace("what: what", "what: 'what") + "'"
+    every_line = every_line.replace("# checkpoint", "checkpoint")
+    assert "after" in every_line
+
+
+def test_all_keys(tmp_path: Path) -> None:
+    read = config(tmp_path, """
+profiles:
+  a: {partition: gpu, account: me, qos: low, gres: "gpu:2", nodes: 2, cpus: 4, memory: 36G, time: "12:30:00", lead: 10m,
+      signal: SIGUSR1}
+  b: {}
+default_profile: b
+successors_ahead: 0
+queue: share
+checkpoint: {interval: 90s, keep: 5}
+recovery: {endings_without_progress: 2, backoff: 1m, backoff_at_most: 1h}
+slurm: {conf: etc/slurm.conf, timeout: 5s}
+daemon: {every: 10s}
+env: {A: 1}
+""")
+    a = read.profile("a")
+    assert (a.time_s, a.lead_s, a.signal, a.gres, a.memory_bytes) == (45000, 600, "USR1", "gpu:2", 36 * 2**30)
+    assert read.profile(None).name == "b"
+    policy = read.policy
+    assert (policy.successors_ahead, policy.finish_first, policy.checkpoint_interval_s, policy.checkpoints_kept) == (
+        0, False, 90, 5)
+    assert (policy.endings_without_progress, policy.backoff_s, policy.backoff_at_most_s) == (2, 60, 3600)
+    assert read.slurm_conf == tmp_path / "etc/slurm.conf" and (read.slurm_timeout_s, read.every_s) == (5, 10)
+
+
+BAD_CONFIG = [
+    # text, line, key and problem, words of the hint
+    (HEAD + "successor_ahead: 1\n", 4, 'successor_ahead: unknown key "successor_ahead"', 'did you mean "successors_ahead"'),
+    (HEAD + "    memry: 3G\n", 4, 'profiles.small.memry: unknown key "memry"', 'did you mean "memory"'),
+    (HEAD + "checkpoint:\n  intervall: 3m\n", 5, 'checkpoint.intervall: unknown key', 'did you mean "interval"'),
+    (HEAD + "xyzzy: 1\n", 4, 'xyzzy: unknown key', "known here: "),
+    ("profiles:\n  small: {time: 8h\n", 3, "not YAML", "that line"),
+    ("profiles:\n  small:\n\ttime: 8h\n", 3, "not YAML", "not tabs"),
+    ("profiles:\n  small:\n    time: 12:30:00\n", 3, "profiles.small.time: YAML reads 12:30:00 as the number 45000",
+     '"12:30:00"'),
+    ("profiles:\n  small:\n    time: 1:30\n", 3, "profiles.small.time: YAML reads 1:30 as the number 90", '"1:30"'),
+    ("profiles:\n  small:\n    time: 30\n", 3, 'profiles.small.time: "30" is not a duration (add a unit: 30s, 30m or 30h)', ""),
+    ("profiles:\n  small:\n    time: 20 mins\n", 3, 'profiles.small.time: "20 mins" is not a duration (write 90s', ""),
+    ("profiles:\n  small:\n    time: 0s\n", 3, "profiles.small.time: 0s is not more than nothing", "write for example"),
+    ("profiles:\n  small:\n    time: -5m\n", 3, 'profiles.small.time: "-5m" is not a duration', ""),
+    ("profiles:\n  small:\n    time: .inf\n", 3, 'profiles.small.time: ".inf" is not a duration', ""),
+    ("profiles:\n  small:\n    time: [8h]\n", 3, "profiles.small.time: must be", ""),
+    ("profiles:\n  small:\n    time: true\n", 3, "profiles.small.time: must be", ""),
+    ("profiles:\n  small:\n    memory: 36\n", 3, 'profiles.small.memory: "36" is not a size (add a unit: 36M or 36G)', ""),
+    ("profiles:\n  small:\n    memory: 36 gigs\n", 3, 'profiles.small.memory: "36 gigs" is not a size', ""),
+    ("profiles:\n  small:\n    time: 5m\n    lead: 5m\n", 4, "profiles.small.lead: the lead (5m) is not shorter than the time",
+     "needs the lead to save"),
+    ("profiles:\n  small:\n    time: 4d\n    lead: 1d\n", 4, "profiles.small.lead: 1d is more than Slurm takes", "65535s"),
+    (HEAD + "    signal: KILL\n", 4, 'profiles.small.signal: "KILL" cannot give notice', "USR1"),
+    (HEAD + "    cpus: 0\n", 4, "profiles.small.cpus: must be at least 1", ""),
+    (HEAD + "    cpus: two\n", 4, "profiles.small.cpus: must be a whole number, not text", ""),
+    (HEAD + "    partition: 7\n", 4, "profiles.small.partition: must be text or nothing, not a whole number", ""),
+    (HEAD + "    gres: |\n      gpu:1\n", 4, "profiles.small.gres: is more than one line", "behind the colon"),
+    (HEAD + "    time: 9h\n", 4, "profiles.small.time: written twice", "the first one is in line 3"),
+    (HEAD + "profiles: {}\n", 4, "profiles: written twice", "line 1"),
+    ("profiles: {}\n", 1, "profiles: is empty", "orch init"),
+    ("queue: share\n", 1, 'profiles: "profiles" is missing', ""),
+    ("", 1, 'profiles: "profiles" is missing', ""),
+    ("# nothing\n", 1, 'profiles: "profiles" is missing', ""),
+    ("- a\n- b\n", 1, "must be keys and values, not a list", ""),
+    ("words\n", 1, "must be keys and values, not text", ""),
+    ("profiles: [small]\n", 1, "profiles: must be keys and values, not a list", ""),
+    (HEAD + "default_profile: smal\n", 4, 'default_profile: "smal" is not one of small', ""),
+    (HEAD + "queue: fifo\n", 4, 'queue: "fifo" is not known', "finish_first or share"),
+    (HEAD + "successors_ahead: 2\n", 4, "successors_ahead: 2 is not possible", "0 or 1"),
+    (HEAD + "checkpoint: {keep: 1}\n", 4, "checkpoint.keep: 1 is too few", "half-written"),
+    (HEAD + "checkpoint: {interval: 30}\n", 4, 'checkpoint.interval: "30" is not a duration', ""),
+    (HEAD + "recovery: {backoff: 3}\n", 4, 'recovery.backoff: "3" is not a duration', ""),
+    (HEAD + "daemon: {every: 1:00}\n", 4, "daemon.every: YAML reads 1:00 as the number 60", '"1:00"'),
+    (HEAD + "env:\n  HF_TOKEN: abc\n", 5, "env.HF_TOKEN: looks like a secret", "env_file"),
+    (HEAD + "env:\n  WANDB_API_KEY:\n", 5, "env.WANDB_API_KEY: looks like a secret", "env_file"),
+    (HEAD + "env:\n  DB_PASSWORD: x\n", 5, "env.DB_PASSWORD: looks like a secret", "env_file"),
+    (HEAD + "env:\n  AWS_SECRET_ACCESS_KEY: x\n", 5, "env.AWS_SECRET_ACCESS_KEY: looks like a secret", "env_file"),
+    (HEAD + "env:\n  A-B: x\n", 5, "env.A-B: is no name of an environment variable", ""),
+    (HEAD + "env:\n  A: [1]\n", 5, "env.A: must be", ""),
+    (HEAD + "env:\n  WHEN: 2026-13-01\n", 5, "env.WHEN: 2026-13-01 is no value", '"2026-13-01"'),
+    (HEAD + "env: &all\n  A: *all\n", 5, "env.A: contains itself", "instead of an alias"),
+    (HEAD + "env: {A: *none}\n", 4, "not YAML", ""),
+    (HEAD + "env: {A: !python/object:os.system x}\n", 4, "not YAML", ""),
+    (HEAD + "---\nmore: 1\n", 4, "not YAML", ""),
+    (HEAD + "env: {A: \x07}\n", None, "not YAML", ""),
+    (b"profiles: caf\xe9\n", None, "not UTF-8 text", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "problem", "hint"), BAD_CONFIG)
+def test_mistakes_in_orch_yaml(tmp_path: Path, text: str | bytes, line: int | None, problem: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(tmp_path, text)
+    where = f"{tmp_path / 'orch.yaml'}:{line}: " if line is not None else f"{tmp_path / 'orch.yaml'}: "
+    assert caught.value.message.startswith(where)
+    assert problem in caught.value.message
+    assert hint in caught.value.hint
+    assert caught.value.exit_code == 2
+    assert "`" not in caught.value.message and "..." not in caught.value.message.split(": ", 1)[1]
+
+
+@pytest.mark.parametrize(("text", "line", "problem", "hint"), [
+    ("profil: a\n", 1, 'profil: unknown key "profil"', 'did you mean "profile"'),
+    ("after: a\n", 1, "after: must be a list, not text", ""),
+    ("checkpoint: {interval: 5}\n", 1, 'checkpoint.interval: "5" is not a duration', ""),
+    ("what: x\ncheckpoint:\n  keep: 1\n", 3, "checkpoint.keep: 1 is too few", ""),
+    ("env:\n  MY_WEBHOOK_URL: x\n", 2, "env.MY_WEBHOOK_URL: looks like a secret", "env_file"),
+    ("validate: [a]\n", 1, "validate: must be text or nothing, not a list", ""),
+    ("after:\n  - [a]\n", 1, "after: must be", ""),
+])
+def test_mistakes_in_job_yaml(tmp_path: Path, text: str, line: int, problem: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        job(tmp_path, text)
+    assert caught.value.message.startswith(f"{tmp_path / 'job.yaml'}:{line}: ")
+    assert problem in caught.value.message and hint in caught.value.hint
+
+
+def test_no_orch_yaml(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no orch.yaml") as caught:
+        load_config(tmp_path)
+    assert "orch init" in caught.value.hint
+
+
+def test_an_unknown_profile_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    read = config(tmp_path, "profiles: {small: {}, large: {}}\n")
+    with pytest.raises(UserError, match='no profile "smal"') as caught:
+        read.profile("smal")
+    assert caught.value.hint == 'did you mean "small"?' and caught.value.exit_code == 2
+    with pytest.raises(UserError) as caught:
+        read.profile("xyzzy")
+    assert caught.value.hint == "there are: small, large"
+
+
+@pytest.mark.parametrize(("written", "read"), [
+    ("010", "010"), ("1.10", "1.10"), ("12:30:00", "12:30:00"), ("true", "true"), ("on", "on"), ("1e-3", "1e-3"), ("0x1F", "0x1F"),
+    ("1_000", "1_000"), ('"a b"', "a b"), ("''", ""), ("", None), ("~", None), ("ünï", "ünï")])
+def test_values_of_env_are_taken_as_they_are_written(tmp_path: Path, written: str, read: str | None) -> None:
+    assert job(tmp_path, f"env:\n  A: {written}\n").environment == {"A": read}
+    assert config(tmp_path, f"{HEAD}env:\n  A: {written}\n").environment == {"A": read}
+
+
+def test_after_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    assert job(tmp_path, "after: [a, 12, 0123, b.2]\n").after == ("a", "12", "0123", "b.2")
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "TOKENS_PER_BATCH", "NCCL_DEBUG"])
+def test_names_that_only_resemble_secrets(tmp_path: Path, name: str) -> None:
+    assert name in job(tmp_path, f"env: {{{name}: 1}}\n").environment
+
+
+# --- the recorded environment ------------------------------------------------------------------------------------------
+
+SHELL = {
+    "PATH": "/venv/bin:/usr/bin", "VIRTUAL_ENV": "/venv", "LANG": "C", "LC_ALL": "C", "CONDA_PREFIX": "/c", "HOME": "/h",
+    "HF_TOKEN": "hunter2", "AWS_SECRET_ACCESS_KEY": "hunter2", "SSH_AUTH_SOCK": "/s", "SBATCH_TIMELIMIT": "1", "SLURM_JOB_ID": "7",
+    "SQUEUE_FORMAT": "%i", "MY_SETTING": "x", "SEED": "5", "DBUS_SESSION_BUS_ADDRESS": "unix:x", "PATHOLOGY": "no",
+}
+
+
+def test_the_environment_is_an_allow_list_and_what_env_names(tmp_path: Path) -> None:
+    read = config(tmp_path, f"{HEAD}env: {{A: 1, B: 2, SEED: }}\n")
+    recorded = recorded_environment(SHELL, read, job(tmp_path, "env: {B: 3, MY_SETTING: }\n"))
+    assert recorded == {
+        "PATH": "/venv/bin:/usr/bin", "VIRTUAL_ENV": "/venv", "LANG": "C", "LC_ALL": "C", "CONDA_PREFIX": "/c", "HOME": "/h",
+        "A": "1", "B": "3", "SEED": "5", "MY_SETTING": "x"}
+
+
+def test_a_name_without_a_value_must_be_set_in_the_shell(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="NOWHERE has no value and is not set") as caught:
+        recorded_environment(SHELL, config(tmp_path, f"{HEAD}env: {{NOWHERE: }}\n"), Job(environment={}))
+    assert "export it" in caught.value.hint
