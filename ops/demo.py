@@ -24,6 +24,7 @@ from orchestrator import cluster
 SOURCE = Path(__file__).resolve().parents[1]
 ORCH = Path(sys.executable).with_name("orch")
 PATIENCE_S = 420
+INTERVAL_S = 5
 HURT, WHOLE = "digits", "digits-uninterrupted"
 
 ORCH_YAML = """\
@@ -141,6 +142,7 @@ class Demo:
 
     def interrupt(self) -> None:
         first = self.until("the first attempt's second checkpoint", self._ripe(set()))
+        time.sleep(INTERVAL_S / 2)  # in the middle of an interval, as fate does on average
         pid = self.trainer_pid(first)
         say(f"FATE: SIGKILL to the trainer of attempt {first} (process {pid})")
         os.kill(pid, signal.SIGKILL)
@@ -148,13 +150,15 @@ class Demo:
         say(f"attempt {second} trains; now Slurm's time limit of one minute will come, announced 15 s before")
         third = self.until("an attempt after the limit", self._after_limit(second))
         self.until("its second checkpoint", lambda: self.saved_in(third["attempt"]))
+        time.sleep(INTERVAL_S / 2)
         node = self.node_of(third["job_id"])
-        say(f"FATE: node {node} is taken down under attempt {third['attempt']}; its trainer lives on, unseen by Slurm")
+        say(f"FATE: node {node} dies under attempt {third['attempt']}; its trainer lives on, unseen by Slurm")
+        cluster.stop_node(self.cluster, node, kill_jobs=False)
         cluster.set_node(self.cluster, node, "down", "demo")
         fourth = self.until("an attempt on the other node",
                             lambda: (a := self.live()) and a["attempt"] > third["attempt"] and a["attempt"])
         say(f"attempt {fourth} trains; it has ended the old trainer, which could not have published anything anyway")
-        cluster.set_node(self.cluster, node, "resume", "demo")
+        cluster.start_node(self.cluster, node)
 
     def _ripe(self, seen: set[int]) -> Callable[[], int | None]:
         def come() -> int | None:
@@ -204,6 +208,8 @@ class Demo:
         print(f"accuracy on held-out digits: {hurt['metrics']['accuracy']:.4f} in both")
         print(f"weights: {len(weights[0])} bytes, identical bit for bit (sha256 {hurt['metrics']['weights_sha256'][:16]}...)")
         print(f"GPU idle between attempts: {', '.join(f'{gap:.2f} s' for gap in gaps)}")
+        lost = [attempt["lost_s"] for attempt in hurt["attempts"][:-1]]
+        print(f"work lost at each ending: {', '.join(f'{seconds:.1f} s' for seconds in lost)} (a checkpoint every 5 s)")
         print(f"interrupted {len(hurt['attempts']) - 1} times, and the same training. "
               f"{time.monotonic() - self.began:.0f} s in all.")
 

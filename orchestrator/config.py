@@ -331,30 +331,32 @@ class Document:
     def _explain(self, message: str, kind: type[Any]) -> ConfigError:
         """msgspec's sentence with our key, line and the nearest key that exists."""
         problem, _, where = message.partition(" - at `$")
-        key = where.rstrip("`").lstrip(".").replace("[...]", "")
-        unknown = re.search(r"unknown field `(.*)`", problem)
-        if unknown:
-            name = unknown.group(1)
-            known = _known_keys(kind)
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(sorted(known))}"
-            return self._error_at_last(key, name, f'unknown key "{name}"', hint)
-        missing = re.search(r"missing required field `(.*)`", problem)
-        if missing:
-            return self.error(key or missing.group(1), f'"{missing.group(1)}" is missing', "")
-        got = problem.replace("`", "").replace("Expected", "must be").replace(", got", ", not")
-        words = {"str": "text", "int": "a whole number", "array": "a list", "object": "keys and values", "null": "nothing"}
-        got = re.sub(r"\b(str|int|array|object|null)\b", lambda m: words[m.group(1)], got)
-        return self._error_at_last(key, "", got, "")
+        key = self._exact(where.rstrip("`").lstrip("."), message, kind)
+        field = re.search(r"(unknown|required) field `(.*)`", problem)
+        if field is None:
+            words = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
+                     "object": "keys and values", "null": "nothing"}
+            got = problem.replace("`", "").replace("Expected", "must be").replace(", got", ", not").replace(" | ", " or ")
+            return self.error(key, re.sub(r"\b\w+\b", lambda m: words.get(m[0], m[0]), got), "")
+        name = field.group(2)
+        path = f"{key}.{name}" if key else name
+        if field.group(1) == "required":
+            return self.error(path, f'"{name}" is missing', "")
+        known = _known_keys(kind)
+        near = difflib.get_close_matches(name, known, 1)
+        return self.error(path, f'unknown key "{name}"',
+                          f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(sorted(known))}")
 
-    def _error_at_last(self, key: str, name: str, problem: str, hint: str) -> ConfigError:
-        """msgspec writes `[...]` for a mapping's key, so the line is found by the last part of the path."""
-        parts = [part for part in key.split(".") if part]
-        wanted = [*parts, name] if name else parts
-        for path in self._lines:
-            if wanted and path.split(".")[-1] == wanted[-1] and all(part in path for part in parts):
-                return self.error(path, problem, hint)
-        return self.error(".".join(wanted), problem, hint)
+    def _exact(self, where: str, message: str, kind: type[Any]) -> str:
+        """The key that msgspec means: it writes `[...]` for a mapping's key, and each is tried alone to find which."""
+        head, unnamed, tail = where.partition("[...]")
+        for name, value in self.data[head].items() if unnamed else ():
+            try:
+                msgspec.convert({**self.data, head: {name: value}}, kind)
+            except msgspec.ValidationError as error:
+                if str(error) == message:
+                    return f"{head}.{name}{tail}"
+        return head + tail
 
 
 def _known_keys(kind: type[Any]) -> set[str]:

@@ -164,10 +164,19 @@ class Attempt:
     last_step: int | None = None
     exit_code: int | None = None
     first_step_at: float | None = None
+    saved_at: float | None = None      # when its latest save was complete
 
     @property
     def live(self) -> bool:
         return self.ending is None
+
+    @property
+    def lost_s(self) -> float | None:
+        """Lost work in seconds: training since the last complete checkpoint of this attempt, or since it began."""
+        if self.ended_at is None or self.ending == Ending.FINISHED:
+            return None
+        kept_until = self.saved_at or self.first_step_at or self.started_at
+        return max(0.0, self.ended_at - kept_until)
 
     @property
     def progressed(self) -> bool | None:

@@ -6,6 +6,7 @@
     launch       job.sh and the notice step       watch      the loop: heart, memory, signals, notice, end
     cause        why the notice came (pure)       target     whom it goes to (pure)      deliver   sending it
     ending       the end record                   papers     writing into the attempt's folder
+    steps        srun's tasks on a host           trainer    reading trainer.jsonl and trainers/
     processes    /proc, pidfd, subreaper          commands   bounded Slurm commands      memory    cgroup, GPU
-    notice       one task of the notice step      trainer    reading trainer.jsonl and trainers/
+    notice       one task of the notice step      listen     signals as bytes in a pipe      supervise  the steps in order
 """

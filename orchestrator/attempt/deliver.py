@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from orchestrator.attempt import commands, target
 from orchestrator.attempt.processes import Process, descendants, describe, label, send, signal_number
+from orchestrator.attempt.steps import step_programs
 from orchestrator.attempt.trainer import here, registered
+
+STEPS_AGAIN_S = 10.0
 
 
 class Delivery:
@@ -17,20 +21,22 @@ class Delivery:
 
     def __init__(self, folder: Path, epoch: int, host: str, job_id: str, signal_name: str,
                  event: Callable[..., None]) -> None:
-        self._trainers = folder / "trainers"
+        self._folder = folder
         self._epoch = epoch
         self._host = host
         self._job_id = job_id
         self._signal_name = signal_name
         self._event = event
         self._unregistered_told = False
+        self._next_steps_at = 0.0
         self.told: dict[int, Process] = {}
         self.hosts: list[str] = [host]
+        self.step_hosts: set[str] = set()              # where a notice task listens
 
     def deliver(self, job_pid: int, helpers: set[int]) -> None:
         """Tell all registered trainers that have not been told; without any, the program that was found to be one."""
-        entries = registered(self._trainers, self._epoch)
-        self.hosts = sorted({self._host} | {str(entry.get("host")) for entry in entries})
+        entries = registered(self._folder / "trainers", self._epoch)
+        self.hosts = sorted({self._host, *self.step_hosts} | {str(entry.get("host")) for entry in entries})
         local = here(entries, self._host)
         for process in local:
             self._send(process, "registered")
@@ -40,7 +46,7 @@ class Delivery:
             return
         family = self.family(helpers)
         if target.has_client(family):
-            self._signal_steps()
+            self._tell_steps()
             return
         for process in target.choose(family, roots(family, job_pid)):
             self._unregistered_told = True
@@ -58,11 +64,18 @@ class Delivery:
         if send(process.pid, process.start, signal_number(self._signal_name)):
             self._event("signalled", pid=process.pid, how=how, process=label(describe(process)), signal=self._signal_name)
 
-    def _signal_steps(self) -> None:
+    def _tell_steps(self) -> None:
+        """The program of each task on this host; others' by their notice tasks; Slurm itself where none is found."""
+        for process in step_programs(self._folder, self._epoch):
+            self._unregistered_told = True
+            self._send(process, "step")
+        if self._unregistered_told or self.step_hosts - {self._host} or time.monotonic() < self._next_steps_at:
+            return
+        self._next_steps_at = time.monotonic() + STEPS_AGAIN_S
         for step in commands.steps_of(self._job_id):
             if commands.signal_step(step, self._signal_name):
                 self._unregistered_told = True
-                self._event("signalled", step=step, how="step", signal=self._signal_name)
+                self._event("signalled", step=step, how="scancel", signal=self._signal_name)
 
 
 def family_of(supervisor: int, helpers: set[int]) -> list[Process]:

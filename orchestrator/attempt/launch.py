@@ -13,6 +13,8 @@ from orchestrator.attempt.commands import there
 from orchestrator.attempt.setup import SetupError
 
 REPORTS_WITHIN_S = 10.0
+_WISHES = ("SLURM_MEM_PER_", "SLURM_CPUS_PER_", "SLURM_GPU", "SLURM_GRES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TRES_PER_",
+           "SLURM_CPU_BIND", "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_THREADS_PER_CORE", "SLURM_HINT", "SLURM_DISTRIBUTION")
 
 
 def start_job(run_dir: Path, repository: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -40,12 +42,14 @@ class NoticeStep:
         if "SLURM_JOB_ID" not in os.environ or not there("srun"):
             self.detail = "no srun here"
             return
+        # the job's own wishes reach srun through the environment too, and contradict the step's
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_WISHES)}
         entry = str(Path(__file__).with_name("__main__.py"))
         words = ["srun", "--overlap", f"-N{nodes}", f"-n{nodes}", "--ntasks-per-node=1", "--mem=0", "--gres=none",
                  "--mpi=none", "--input=none", "--cpu-bind=none", "--job-name=orch-notice", "--quiet",
                  sys.executable, "-I", entry, "--notice-step", str(folder), str(epoch), host, signal_name]
         try:
-            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            self.process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                             stderr=subprocess.STDOUT, process_group=0)
         except OSError as error:
             self.detail = f"srun: {error.strerror}"

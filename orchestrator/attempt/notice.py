@@ -1,7 +1,7 @@
 """One task of the notice step: a process on each node that Slurm signals at preemption, before it tells the batch process.
 
 It reports on standard output, which srun carries to the supervisor, and on nodes other than the supervisor's it hands the
-notice on to the trainers that registered there, once to each.
+notice on, once to each: to the trainers that registered there, or, where no trainer registered at all, to a step's programs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from orchestrator.attempt.processes import send, signal_number
+from orchestrator.attempt.steps import step_programs
 from orchestrator.attempt.trainer import here, registered
 
 POLL_S = 1.0
@@ -46,9 +47,13 @@ def deliver_here(folder: Path, epoch: int, host: str, number: int, told: set[tup
         wanted = host in json.loads((folder / "notice.json").read_text())["deliver"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    fresh = [p for p in here(registered(folder / "trainers", epoch), host) if (p.pid, p.start) not in told] if wanted else []
-    told.update((p.pid, p.start) for p in fresh)
-    return [p.pid for p in fresh if send(p.pid, p.start, number)]
+    if not wanted:
+        return []
+    entries = registered(folder / "trainers", epoch)
+    programs = here(entries, host) if entries or told else step_programs(folder, epoch)
+    fresh = [process for process in programs if (process.pid, process.start) not in told]
+    told.update((process.pid, process.start) for process in fresh)
+    return [process.pid for process in fresh if send(process.pid, process.start, number)]
 
 
 def _ended(folder: Path) -> bool:

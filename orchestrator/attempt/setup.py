@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -141,6 +140,3 @@ def command(job: Path) -> list[str]:
         raise SetupError(f"{job}: {error.strerror}") from error
     return [str(job)] if first == b"#!" and os.access(job, os.X_OK) else ["/bin/bash", str(job)]
 
-
-def shown(words: list[str]) -> str:
-    return shlex.join(words)

@@ -60,7 +60,7 @@ def settle_number(spec: AttemptSpec, me: Identity) -> AttemptSpec:
     if taken.job_id != me.job_id or taken.restart_count >= me.restart_count:
         raise NotTaken(f"attempt {spec.number} was taken by job {taken.job_id} (restart {taken.restart_count})")
     number = spec.number + 1
-    while not _claim(attempt_dir(run_dir, number), me):
+    while not _claim(attempt_dir(run_dir, number)):
         number += 1
     moved = replace(spec, number=number)
     replace_file(attempt_dir(run_dir, number) / "spec.json", moved.to_json())
@@ -76,7 +76,7 @@ def _start_in(folder: Path) -> StartRecord | None:
         return None
 
 
-def _claim(folder: Path, me: Identity) -> bool:
+def _claim(folder: Path) -> bool:
     """A folder of one's own: whoever makes it has it. One that was prepared for another submission is passed over."""
     try:
         folder.mkdir()

@@ -29,10 +29,11 @@ class TrainerLog:
         self.stood_down = False        # fenced: a newer start exists
 
     def read(self) -> None:
+        """Take in what was written since; whole lines only."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
-                whole, newline, _ = file.read(1 << 20).rpartition(b"\n")
+                whole, newline, _ = file.read().rpartition(b"\n")
         except OSError:
             return
         self._offset += len(whole) + len(newline)

@@ -26,6 +26,7 @@ from orchestrator.records import AttemptSpec, StartRecord
 
 BEAT_S = 30.0
 TICK_S = 1.0
+LIVELY_S = 12.0
 STOPPED_MOMENT_S = 2.0     # after `stopped`, for job.sh to end by itself
 FINISHED_MOMENT_S = 60.0   # after `finished`, for the trainer's own process to end by itself
 STRANGERS_S = 10.0
@@ -59,16 +60,17 @@ class Watch:
         self._began = time.monotonic()
         self._step_settled = step.process is None
         self._job_program = "bash"
+        self._lively_until = 0.0                       # look ten times a second: something is about to end
 
     def run(self) -> Outcome:
         over = False
         while not over:
-            busy = self._job.returncode is not None or self._ended_since is not None or self._word_since is not None
-            pause_s = 0.1 if busy else max(0.02, min(TICK_S, self._next_tick - time.monotonic()))
+            lively = time.monotonic() < self._lively_until
+            pause_s = 0.1 if lively else max(0.02, min(TICK_S, self._next_tick - time.monotonic()))
             others = [self._step.descriptor] if self._step.descriptor is not None else []
             self._listener.wait(pause_s, *others)
             self._hear()
-            if time.monotonic() >= self._next_tick or busy:
+            if time.monotonic() >= self._next_tick or lively:
                 self._tick()
             self._consider_notice()
             over = self._over()
@@ -91,9 +93,10 @@ class Watch:
         self._reap(now)
 
     def _step_said(self, words: list[str], now: float) -> None:
-        if words[0] == "ready" and self._step.ready_at is None:
-            self._step.ready_at = now
+        if words[0] == "ready":
+            self._step.ready_at = self._step.ready_at or now
             self._step_settled = True
+            self._delivery.step_hosts.add(words[1])
             self._papers.event("notice_step", host=words[1], step=words[2])
         elif words[0] == "term":
             self._papers.event("heard", signal="SIGTERM", by="notice step", host=words[1])
@@ -113,6 +116,7 @@ class Watch:
             code = os.waitstatus_to_exitcode(status)
             if pid == self._job.pid:
                 self._job.returncode = self.outcome.job_status = code
+                self._lively_until = time.monotonic() + LIVELY_S
                 self._papers.event("exit", pid=pid, status=code)
                 self._remember_mains()
             elif pid == self._step.pid and self._step.process is not None:
@@ -172,6 +176,8 @@ class Watch:
             self._delivery.deliver(self._job.pid, self._helpers())
             outcome.notice_at = now
             outcome.notice = cause.first_reason(self._heard, self._deadline, self._spec.lead_s)
+            if outcome.notice in ("preempt", "signal"):
+                self._deadline = None  # sooner than the limit, and not known yet
             self._after_delivery()
             self._write_notice("notice")
             return
@@ -252,6 +258,7 @@ class Watch:
         now = time.monotonic()
         if self._word_since is None:
             self._word_since = now
+            self._lively_until = now + LIVELY_S
         if word == "stopped" and now - self._word_since >= STOPPED_MOMENT_S:
             self.outcome.ended_by_us = "what was left of job.sh was ended after the trainer had stopped"
             self._end(family_of(os.getpid(), self._helpers()))
@@ -262,6 +269,7 @@ class Watch:
 
     def _end(self, processes: list[Process]) -> None:
         self._ended_since = time.monotonic()
+        self._lively_until = self._ended_since + LIVELY_S
         send_all(processes, signal.SIGTERM)
 
     def _kill_rest(self, rest: list[Process]) -> bool:

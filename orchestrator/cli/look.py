@@ -14,7 +14,7 @@ from orchestrator.cli.context import open_ports, print_json
 @click.argument("tag", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def status(tag: str | None, as_json: bool) -> None:
-    """One line a run; with TAG its attempts with their endings, idle time and lost steps, and its checkpoints.
+    """One line a run; with TAG its attempts with their endings, idle time and lost work, and its checkpoints.
 
     \b
     orch status

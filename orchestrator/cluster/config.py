@@ -43,7 +43,7 @@ def slurm_conf_text(spec: ClusterSpec, machine: Machine, layout: Layout, ports: 
         "MpiDefault=none",
         *_tracking_lines(machine),
         "SelectType=select/cons_tres",
-        "SelectTypeParameters=CR_Core_Memory",
+        "SelectTypeParameters=CR_Core_Memory,CR_LLN",
         "SchedulerType=sched/backfill",
         "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1",
         "SlurmdParameters=config_overrides",

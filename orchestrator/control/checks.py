@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,7 +98,13 @@ def check_fits(profile: Profile, offers: Sequence[NodeOffer]) -> None:
         raise Refused(f'profile "{profile.name}": time {format_duration(asked_s)} is above the limit of partition '
                       f"{here[0].partition} ({format_duration(most)}); Slurm would let the job wait for ever",
                       hint=f"set `time` to at most {format_duration(most)}; orch continues across limits by itself")
-    if not any(not misfit(profile, o) for o in here):
+    fitting = Counter(o.partition for o in here if not misfit(profile, o))
+    if fitting:
+        best_partition, count = fitting.most_common(1)[0]
+        if count < profile.nodes:
+            raise Refused(f'profile "{profile.name}": {profile.nodes} nodes asked for, {count} of partition {best_partition} '
+                          "can hold this", hint="ask for fewer nodes in orch.yaml's profile, or name another partition")
+    else:
         best = min(here, key=lambda o: len(misfit(profile, o)))
         raise Refused(f'profile "{profile.name}": no node of partition {best.partition} can hold this: '
                       + "; ".join(misfit(profile, best)),

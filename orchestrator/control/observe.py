@@ -16,6 +16,7 @@ from orchestrator.errors import JournalError
 from orchestrator.model import ENDED_STATES, JobSeen, Run
 from orchestrator.records import EndRecord, Record, StartRecord, StoodDown
 from orchestrator.trainer_control import read_control
+from orchestrator.trainer_lines import last_lines, last_of
 
 R = TypeVar("R", bound=Record)
 
@@ -60,9 +61,12 @@ def _attempts(
         start = _record(folder / "start.json", StartRecord)
         if start is not None:
             end = _record(folder / "end.json", EndRecord)
+            lines = last_lines(folder)
+            saved, spoken = last_of(lines, "saved"), [line["step"] for line in lines if isinstance(line.get("step"), int)]
             attempts.append(AttemptSeen(
                 start=start, end=end, heartbeat_at=read_heartbeat(folder) or start.started_at,
-                saved_after_notice=saved_after_notice(end, start, checkpoint)))
+                saved_after_notice=saved_after_notice(end, start, checkpoint),
+                saved_at=float(saved["t"]) if saved else None, last_step=spoken[-1] if spoken else None))
         for file in _names(folder):
             if file.startswith("stood-down-"):
                 record = _record(folder / file, StoodDown)

@@ -148,7 +148,7 @@ def _ended(run: Run, event: Event) -> Run:
             a, ended_at=float(event["ended_at"]), ended_sequence=run.events, ending=Ending(event["ending"]),
             reason=str(event.get("reason", "")), checkpoint_step=event.get("checkpoint_step"),
             last_step=event.get("last_step"), exit_code=event.get("exit_code"),
-            first_step_at=event.get("first_step_at"))
+            first_step_at=event.get("first_step_at"), saved_at=event.get("saved_at"))
         if a.epoch == epoch and a.live else a
         for a in run.attempts)
     run = replace(run, attempts=attempts)

@@ -102,8 +102,9 @@ def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
                    "ending": str(verdict.ending), "reason": verdict.reason,
                    "exit_code": end.exit_code if end else None,
                    "checkpoint_step": _step_at_end(run, attempt, record, seen),
-                   "last_step": end.last_step if end else None,
+                   "last_step": _last_step(record),
                    "first_step_at": end.first_step_at if end else None,
+                   "saved_at": record.saved_at if record else None,
                    **({"left_behind": list(end.left_behind)} if end and end.left_behind else {})}
 
 
@@ -128,6 +129,12 @@ def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:
     if record is not None and record.heartbeat_at is not None:
         return record.heartbeat_at
     return now
+
+
+def _last_step(record: AttemptSeen | None) -> int | None:
+    if record is None:
+        return None
+    return record.end.last_step if record.end is not None and record.end.last_step is not None else record.last_step
 
 
 def _step_at_end(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Observation) -> int | None:

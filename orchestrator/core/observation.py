@@ -16,6 +16,8 @@ class AttemptSeen:
     end: EndRecord | None = None
     heartbeat_at: float | None = None
     saved_after_notice: bool = False
+    saved_at: float | None = None      # when its latest save was complete, by its trainer's word
+    last_step: int | None = None       # the latest step that its trainer spoke of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ several releases.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -91,17 +92,18 @@ class SlurmCommands:
         program = shutil.which(command[0]) or shutil.which(command[0], path="/usr/bin:/usr/local/bin:/opt/slurm/bin")
         if program is None:
             raise SlurmUnreachable(f"{command[0]} is not installed", hint=_INSTALL_HINT)
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [program, *command[1:]], env=self._environment(environment), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-        try:
-            output, errors = process.communicate(timeout=self.timeout_s)
-        except subprocess.TimeoutExpired:
-            raise SlurmUnreachable(f"{command[0]} gave no answer within {self.timeout_s:g} s") from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=self.timeout_s)
+            except BaseException as error:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise SlurmUnreachable(f"{command[0]} gave no answer within {self.timeout_s:g} s") from None
+                raise
         if process.returncode == 0:
             return output.decode(errors="replace")
         message = " ".join(errors.decode(errors="replace").split()) or f"{command[0]} ended with {process.returncode}"

@@ -67,7 +67,7 @@ def gres_counts(text: str) -> dict[str, int]:
 
 
 def epoch_s(text: str) -> float | None:
-    return float(text) if text.isdigit() and int(text) > 0 else None
+    return float(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
 
 
 def time_limit_s(text: str) -> float | None:

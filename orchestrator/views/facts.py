@@ -36,13 +36,6 @@ def idle_s(earlier: Attempt, later: Attempt) -> float | None:
     return max(0.0, later.started_at - earlier.ended_at) if earlier.ended_at is not None else None
 
 
-def lost_steps(earlier: Attempt, later: Attempt) -> int | None:
-    """Steps trained by the earlier attempt that the later one has to do again."""
-    if earlier.last_step is None:
-        return None
-    return max(0, earlier.last_step - (later.resume_step or 0))
-
-
 def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """A run for programs; keys are stable."""
     return {
@@ -64,6 +57,6 @@ def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Prog
             {"attempt": a.number, "job_id": a.job_id, "restart_count": a.restart_count, "epoch": a.epoch, "host": a.host,
              "started_at": a.started_at, "ended_at": a.ended_at, "ending": str(a.ending) if a.ending else None,
              "reason": a.reason, "resume_step": a.resume_step, "checkpoint_step": a.checkpoint_step,
-             "last_step": a.last_step, "exit_code": a.exit_code}
+             "last_step": a.last_step, "exit_code": a.exit_code, "lost_s": a.lost_s}
             for a in run.attempts],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.model import Attempt, JobSeen, Run
 from orchestrator.units import format_duration, format_size
-from orchestrator.views.facts import Progress, idle_s, lost_steps, state_word
+from orchestrator.views.facts import Progress, idle_s, state_word
 
 Jobs = dict[str, JobSeen]
 
@@ -76,7 +76,7 @@ def run_lines(run: Run, jobs: Jobs, progress: Progress, checkpoints: list[Checkp
 
 
 def timeline_lines(attempts: tuple[Attempt, ...], now: float) -> list[str]:
-    """Attempts in order, with the idle time before each and the steps that each ending cost."""
+    """Attempts in order, with the idle time after each and the work that each ending cost."""
     header = ("ATTEMPT", "JOB", "ON", "RAN", "STEPS", "ENDING", "IDLE AFTER", "LOST")
     table: list[tuple[str, ...]] = [header]
     for index, attempt in enumerate(attempts):
@@ -88,7 +88,6 @@ def timeline_lines(attempts: tuple[Attempt, ...], now: float) -> list[str]:
 
 def _attempt_row(attempt: Attempt, later: Attempt | None, now: float) -> tuple[str, ...]:
     idle = idle_s(attempt, later) if later else None
-    lost = lost_steps(attempt, later) if later else None
     job = attempt.job_id + (f".{attempt.restart_count}" if attempt.restart_count else "")
     start = attempt.resume_step if attempt.resume_step is not None else 0
     ran = format_duration(max(0.0, (attempt.ended_at or now) - attempt.started_at))
@@ -97,7 +96,8 @@ def _attempt_row(attempt: Attempt, later: Attempt | None, now: float) -> tuple[s
         ending += f" ({attempt.reason})"
     steps = f"{start}-{attempt.last_step if attempt.last_step is not None else ''}"
     return (str(attempt.number), job, attempt.host, ran, steps, ending,
-            format_duration(idle) if idle is not None else "", f"{lost} steps" if lost is not None else "")
+            format_duration(idle) if idle is not None else "",
+            format_duration(attempt.lost_s) if attempt.lost_s is not None else "")
 
 
 def _waiting_line(number: int, job_id: str | None, job: JobSeen | None) -> str:

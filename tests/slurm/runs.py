@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def make_run(base: Path, tag: str, job: str, **changes: Any) -> MadeRun:
                     profile=Profile(name="p"), policy=Policy(), script_sha256="0")
     run = MadeRun(base, spec)
     run.journal("submit", schema=1, spec=asdict(asked))
-    text = "#!/bin/bash\n" + job.replace("PY", sys.executable).replace("TRAINERS", str(TRAINERS)) + "\n"
+    text = "#!/bin/bash\n" + re.sub(r"\bPY\b", sys.executable, job).replace("TRAINERS", str(TRAINERS)) + "\n"
     (run_dir / "job.sh").write_text(text)
     (run_dir / "job.sh").chmod(0o755)
     return run
