@@ -76,7 +76,7 @@ def _orphans(repository: Path, snapshot: Snapshot) -> list[RunPass]:
     for job in snapshot.jobs:
         parsed = parse_comment(job.comment)
         if parsed is not None and parsed[0] == repository_key(str(repository)) and job.state not in ENDED_STATES:
-            jobs.setdefault(parsed[1], []).append(job.job_id)
+            jobs[parsed[1]] = sorted([*jobs.get(parsed[1], ()), job.job_id], key=int)
     return [
         RunPass(tag=tag, error=JournalError(
             f"{folders.run_dir(repository, tag)} is gone, and job {', '.join(ids)} of it is still in Slurm",

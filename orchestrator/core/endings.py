@@ -43,7 +43,7 @@ class Verdict:
 def classify(evidence: Evidence) -> Verdict | None:
     """How the attempt ended; None while it has not, or while nobody can say."""
     end = evidence.end
-    if end is not None and not end.provisional:
+    if end is not None and not end.provisional and not _waits_for_slurm(evidence, end):
         return _from_end_record(evidence, end)
     state = evidence.job.state if isinstance(evidence.job, JobSeen) else None
     if state is not None:
@@ -51,6 +51,14 @@ def classify(evidence: Evidence) -> Verdict | None:
     if isinstance(evidence.job, JobGone):
         return _forgotten(evidence)
     return None
+
+
+def _waits_for_slurm(evidence: Evidence, end: EndRecord) -> bool:
+    """A stop signal came and nobody said why: scancel, a preemption and an administrator look alike until Slurm calls the
+    job ended."""
+    if end.notice != "signal" or evidence.cancel_requested or isinstance(evidence.job, JobGone):
+        return False
+    return not (isinstance(evidence.job, JobSeen) and evidence.job.state in ENDED_STATES)
 
 
 def _from_end_record(evidence: Evidence, end: EndRecord) -> Verdict:

@@ -68,11 +68,13 @@ def _trace(seen: Observation, submission: Submission) -> str | None:
 
 def _adopted(run: Run, seen: Observation) -> Iterator[Fact]:
     """Jobs of this run that Slurm knows and the journal does not: its end was cut off. They are taken back, never doubled."""
-    for submission_id, job in seen.jobs.items():
-        parsed = parse_comment(job.comment)
-        if run.submission(submission_id) is None and job.state not in ENDED_STATES and parsed is not None:
-            yield {"event": "queueing", "submission_id": submission_id, "number": parsed[2], "adopted": True}
-            yield {"event": "queued", "submission_id": submission_id, "job_id": job.job_id, "found": True}
+    strangers = [
+        (parsed[2], submission_id, job.job_id) for submission_id, job in seen.jobs.items()
+        if run.submission(submission_id) is None and job.state not in ENDED_STATES
+        and (parsed := parse_comment(job.comment)) is not None]
+    for number, submission_id, job_id in sorted(strangers):  # in the order in which they were submitted
+        yield {"event": "queueing", "submission_id": submission_id, "number": number, "adopted": True}
+        yield {"event": "queued", "submission_id": submission_id, "job_id": job_id, "found": True}
 
 
 # --- attempts ---------------------------------------------------------------------------------------------------------

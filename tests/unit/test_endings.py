@@ -69,6 +69,14 @@ def test_without_a_final_record_slurm_speaks(state: str, notice: str | None, sav
     assert verdict is not None and verdict.ending == ending
 
 
+def test_a_signal_that_nobody_explained_waits_for_slurms_word() -> None:
+    end = end_record(1, **RAN, exit_code=75, notice="signal", saved_after_notice=True)
+    for unknown in (job(1, "RUNNING"), job(1, "COMPLETING"), SlurmSilent("down")):
+        assert classify(Evidence(job=unknown, end=end)) is None
+    gone = classify(Evidence(job=JobGone(), end=end))
+    assert gone is not None and gone.ending == Ending.PREEMPTED_SAVED
+
+
 def test_a_job_that_ended_before_its_supervisor_reported_is_a_setup_failure() -> None:
     verdict = classify(Evidence(job=job(1, "FAILED"), started=False))
     assert verdict is not None and verdict.ending == Ending.SETUP_FAILURE

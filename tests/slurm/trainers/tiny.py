@@ -1,0 +1,39 @@
+"""A training of small steps that fails on demand: STEPS, STEP_S, and DO="STEP:WHAT,...", WHAT one of crash, kill, exit0.
+
+Each is done once in a run, the first time that its step is reached; with "-always" behind it, every time.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from orch_trainer import Training
+
+steps, step_s = int(os.environ.get("STEPS", "40")), float(os.environ.get("STEP_S", "0.05"))
+plan = dict(item.split(":") for item in os.environ.get("DO", "").split(",") if item)
+
+with Training() as training:
+    state = int((training.resume_from / "state").read_text()) if training.resume_from else 0
+    while state < steps:
+        state += 1
+        time.sleep(step_s)
+        training.step(state, loss=1 / state)
+        what = plan.get(str(state), "")
+        done = Path(os.environ["ORCH_RUN_DIR"]) / f"did-{state}"
+        if what and ("always" in what or not done.exists()):
+            done.touch()
+            if what.startswith("crash"):
+                raise RuntimeError("as planned")
+            if what.startswith("kill"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(0)
+        if training.should_save():
+            with training.saving(state) as folder:
+                (folder / "state").write_text(str(state))
+        if training.should_stop():
+            break
+    else:
+        training.finish({"state": state})
+sys.exit(0)
