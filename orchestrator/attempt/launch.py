@@ -82,11 +82,11 @@ class NoticeStep:
         return [w[1:] for w in words if w and w[0] == "orch-notice"]
 
     def end(self) -> None:
-        """End the step: TERM to its client ends its tasks; KILL if the client is stuck."""
+        """End the step: TERM to its client ends its tasks; after a scancel the client is stuck, and Slurm ends them."""
         if self.process is None:
             return
         self.process.terminate()
         try:
-            self.process.wait(timeout=3.0)
+            self.process.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
             self.process.kill()

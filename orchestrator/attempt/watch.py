@@ -74,6 +74,7 @@ class Watch:
                 self._tick()
             self._consider_notice()
             over = self._over()
+        self._settle_at_the_end()
         self.outcome.oom_kills = max(0, memory.oom_kills(self._cgroup) - self._oom_before)
         self._gpu.end()
         self._step.end()
@@ -192,6 +193,17 @@ class Watch:
 
     def _after_delivery(self) -> None:
         self._known.update(self._delivery.told)
+
+    def _settle_at_the_end(self) -> None:
+        """A trainer that stopped at once must not leave the cause at a first guess: scancel reaches the steps first and looks
+        like a preemption until the batch process hears it too."""
+        if self.outcome.notice is None or self._settled:
+            return
+        while (self.outcome.notice in ("preempt", "signal") and not self._heard.both
+               and self._clock() < (self.outcome.notice_at or 0.0) + cause.TOGETHER_S):
+            self._listener.wait(0.1)
+            self._hear()
+        self._settle()
 
     def _settle(self) -> None:
         self._settled = True

@@ -120,6 +120,12 @@ def reconcile(
     raise AssertionError(f"{tag} does not settle: {actions}")
 
 
+def catch_up(ports: Ports, tag: str, snapshot: Snapshot, locked: journal.LockedJournal) -> None:
+    """Note the news of one run and do nothing about it."""
+    run = _refold(ports, tag)
+    _note_news(run, observe(ports.repository, run, snapshot), locked, ports, lambda line: None)
+
+
 def _note_news(
     run: Run, seen: Observation, locked: journal.LockedJournal, ports: Ports, say: Callable[[str], None],
 ) -> Run:

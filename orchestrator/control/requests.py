@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator import folders, journal
-from orchestrator.control.passes import pass_over_all, reconcile
+from orchestrator.control.passes import catch_up, pass_over_all, reconcile
 from orchestrator.control.ports import Ports, ask_slurm, require_run
 from orchestrator.errors import Refused, TimedOut
 from orchestrator.model import Phase, Run
@@ -16,31 +16,38 @@ LOCK_WAIT_S = 10.0
 
 def hold(ports: Ports, tag: str) -> Run:
     """The live attempt goes on; nothing else starts. Raises Refused for a run that is over."""
-    return _ask(ports, tag, "held", refuse_over=True, by="user", reason="by hand")
+    return _ask(ports, tag, "held", _refuse_over, by="user", reason="by hand")
 
 
 def release(ports: Ports, tag: str) -> Run:
     """A held run goes on. Raises Refused for a run that is not held."""
-    run = require_run(ports.repository, tag)
-    if run.over:
-        raise Refused(f"{tag} is {run.phase}", hint=f"`orch submit {tag} --again` continues it")
-    if run.phase != Phase.HELD:
-        raise Refused(f"{tag} is not held", hint=f"`orch explain {tag}` says what it waits for")
-    return _ask(ports, tag, "released", refuse_over=True, reason="by hand")
+    return _ask(ports, tag, "released", _refuse_unless_held, reason="by hand")
 
 
 def cancel(ports: Ports, tag: str, *, now: bool) -> Run:
     """End the run: the successor first, then the live attempt, which saves before it stops unless ``now``."""
-    return _ask(ports, tag, "cancel", refuse_over=False, now=now, reason="by hand")
+    return _ask(ports, tag, "cancel", lambda run: None, now=now, reason="by hand")
 
 
-def _ask(ports: Ports, tag: str, event: str, *, refuse_over: bool, **context: object) -> Run:
-    run = require_run(ports.repository, tag)
+def _refuse_over(run: Run) -> None:
+    if run.over:
+        raise Refused(f"{run.spec.tag} is {run.phase}", hint=f"`orch submit {run.spec.tag} --again` continues it")
+
+
+def _refuse_unless_held(run: Run) -> None:
+    _refuse_over(run)
+    if run.phase != Phase.HELD:
+        raise Refused(f"{run.spec.tag} is not held", hint=f"`orch explain {run.spec.tag}` says what it waits for")
+
+
+def _ask(ports: Ports, tag: str, event: str, refuse: Callable[[Run], None], **context: object) -> Run:
+    """Catch up first, so that what is refused or done rests on what is so, not on what the last pass knew; then append."""
+    require_run(ports.repository, tag)
     with journal.locked(folders.run_dir(ports.repository, tag), wait_s=LOCK_WAIT_S, clock=ports.clock) as locked:
+        catch_up(ports, tag, ask_slurm(ports.slurm), locked)
         run = require_run(ports.repository, tag)
+        refuse(run)
         if run.over:
-            if refuse_over:
-                raise Refused(f"{tag} is {run.phase}", hint=f"`orch submit {tag} --again` continues it")
             return run
         locked.append(event, **context)
         after = reconcile(ports, tag, ask_slurm(ports.slurm), locked, lambda line: None)

@@ -70,7 +70,7 @@ class SlurmCommands:
         self._change("scontrol", "update", f"JobId={job_id}", f"Dependency={dependency}")
 
     def hold(self, job_id: str) -> None:
-        self._change("scontrol", "hold", job_id)
+        self._change("scontrol", "uhold", job_id)
 
     def release(self, job_id: str) -> None:
         self._change("scontrol", "release", job_id)

@@ -76,7 +76,8 @@ def test_no_such_tag_names_the_nearest_run(orch: Orch, repository: Path) -> None
     (lambda job: (job.parent / "job.yaml").write_text("a: [\n"), 2, "not YAML"),
     (lambda job: (job.parent / "job.yaml").write_text("env_file: gone.env\n"), 2, "gone.env does not exist"),
     (lambda job: (job.parent / "job.yaml").write_text("env: {NOT_SET_ANYWHERE: }\n"), 2, "is not set in this shell"),
-    (lambda job: (job.parents[2] / "orch.yaml").write_text("profiles:\n  a: {time: 12:30:00}\n"), 2, "orch.yaml:2: profiles.a.time"),
+    (lambda job: (job.parents[2] / "orch.yaml").write_text("profiles:\n  a: {time: 12:30:00}\n"), 2,
+     "orch.yaml:2: profiles.a.time"),
 ])
 def test_files_that_are_wrong(orch: Orch, repository: Path, spoil: Callable[[Path], object], code: int, problem: str) -> None:
     spoil(repository / JOB)
@@ -101,7 +102,8 @@ def test_damaged_journals_are_named_and_hide_nothing(orch: Orch, repository: Pat
         (repository / "runs" / tag / "journal.jsonl").write_bytes(content)
     answer = orch("status")
     assert answer.code == 0
-    for words in ("bad/journal.jsonl:1: not an event", "newer/journal.jsonl:1: written by a newer orch", "empty/journal.jsonl: has no"):
+    for words in ("bad/journal.jsonl:1: not an event", "newer/journal.jsonl:1: written by a newer orch",
+                  "empty/journal.jsonl: has no"):
         assert words in answer.err
     assert len(orch("status", "--json").json["errors"]) == 3
     for tag in ("bad", "newer", "empty"):

@@ -28,7 +28,6 @@ def repository(make_slurm_cluster: Callable[..., Any], tmp_path_factory: pytest.
     made.job("hopeless", DO="3:crash-always")
     made.job("no-result", DO="5:exit0")
     made.job("no-file", script="#!/bin/bash\nexec python3 no-such-file.py\n")
-    made.job("no-gpu", script="#!/usr/bin/env bash\nexit 0\n", yaml="profile: default\n")
     made.job("plain", script="#!/usr/bin/env bash\ndate > cv.json\n", yaml="finished_when: cv.json\n")
     made.job("first", STEPS=40, DO="15:crash")
     made.job("second", STEPS=2)
@@ -36,8 +35,7 @@ def repository(make_slurm_cluster: Callable[..., Any], tmp_path_factory: pytest.
     made.job("long-now", STEPS=100000)
     made.job("scancelled", STEPS=100000)
     made.job("holdable", STEPS=100, DO="40:crash")
-    for tag in ("crashes", "hopeless", "no-result", "no-file", "plain", "first", "long", "long-now", "scancelled",
-                "holdable"):
+    for tag in ("crashes", "hopeless", "no-result", "no-file", "plain", "first", "long", "long-now", "scancelled"):
         made.orch("submit", tag)
     made.orch("submit", "second", "--after", "first")
     daemon = made.daemon()
@@ -118,6 +116,7 @@ def test_scancel_by_a_person_holds(repository: Repository) -> None:
 
 
 def test_hold_lets_the_live_attempt_go_on_and_nothing_after_it(repository: Repository) -> None:
+    repository.orch("submit", "holdable")
     repository.until(lambda: len(repository.status("holdable")["attempts"]) >= 1, "holdable to run")
     repository.orch("hold", "holdable")
     repository.until(lambda: repository.endings("holdable") == ["crash"], "its planned crash")
@@ -126,21 +125,6 @@ def test_hold_lets_the_live_attempt_go_on_and_nothing_after_it(repository: Repos
     repository.orch("release", "holdable")
     repository.until(lambda: repository.status("holdable")["state"] == "finished", "holdable to finish")
     assert repository.endings("holdable") == ["crash", "finished"]
-
-
-def test_a_missing_gpu_is_said_in_words(repository: Repository) -> None:
-    """The site gives the job a GPU that the job cannot see."""
-    folder = repository.folder / "jobs" / "no-gpu"
-    (folder / "job.yaml").write_text("profile: gpu\nenv: {CUDA_VISIBLE_DEVICES: NoDevFiles}\n")
-    script = repository.folder / "orch.yaml"
-    before = script.read_text()
-    repository.orch("submit", "no-gpu")
-    run = repository.until(
-        lambda: (r := repository.status("no-gpu"))["state"] in ("held", "finished") and r, "no-gpu to end")
-    # Slurm sets the variable itself for a job with a GPU, so what was wished here does not reach the job: it runs, and has
-    # no result. (That a hidden device is a setup failure is tested in tests/unit/test_attempt_setup.py.)
-    assert [a["ending"] for a in run["attempts"]] == ["no-result"]
-    assert script.read_text() == before
 
 
 def test_nothing_is_left_in_the_queue_of_runs_that_are_over(repository: Repository) -> None:

@@ -28,8 +28,9 @@ def test_tags(tag: str) -> None:
 
 
 @pytest.mark.parametrize(("tag", "better"), [
-    ("a/b", "a-b"), ("../a", "a"), ("a b", "a-b"), ("-x", "x"), ("--help", "help"), (".hidden", "hidden"), ("", ""), ("modèle", "mod-le"),
-    ("a\nb", "a-b"), ("a:b", "a-b"), ("x" * 65, "x" * 64), ("a@b", "a-b"), ("训练", ""), ("a\n", "a"), ("%j", "j")])
+    ("a/b", "a-b"), ("../a", "a"), ("a b", "a-b"), ("-x", "x"), ("--help", "help"), (".hidden", "hidden"), ("", ""),
+    ("modèle", "mod-le"), ("a\nb", "a-b"), ("a:b", "a-b"), ("x" * 65, "x" * 64), ("a@b", "a-b"), ("训练", ""),
+    ("a\n", "a"), ("%j", "j")])
 def test_no_tags(tag: str, better: str) -> None:
     with pytest.raises(UserError, match="cannot be a tag") as caught:
         check_tag(tag)
@@ -58,7 +59,8 @@ def script(tmp_path: Path, content: str | bytes, mode: int = 0o755) -> Path:
 @pytest.mark.parametrize("content", [
     "#!/bin/bash\npython train.py\n", "#!/usr/bin/env bash\nset -e\nexec python train.py --lr 1e-3 |& tee log\n",
     "#!/usr/bin/env python3\nimport train\n", "#!/bin/sh -e\n./train", "#!/usr/bin/env bash\nX=1 python train.py\n",
-    "#!/bin/bash\nfor i in 1 2; do\n  python train.py $i\ndone\n", b"#!/bin/bash\necho caf\xe9\n", "#!/bin/bash\nsrun python a.py\n",
+    "#!/bin/bash\nfor i in 1 2; do\n  python train.py $i\ndone\n", b"#!/bin/bash\necho caf\xe9\n",
+    "#!/bin/bash\nsrun python a.py\n",
     "#!/usr/bin/env fish\nif true; echo; end\n"])
 def test_scripts(tmp_path: Path, content: str | bytes) -> None:
     check_script(script(tmp_path, content))
@@ -130,8 +132,8 @@ def test_a_newline_in_the_repositorys_path(tmp_path: Path) -> None:
 
 
 def offer(node: str = "n1", partition: str = "main", **context: object) -> NodeOffer:
-    values: dict[str, object] = {"default": partition == "main", "cpus": 8, "memory_bytes": 4000 * 2**20, "gres": "gpu:a100:2(S:0)",
-                                 "state": "idle", "time_limit_s": 86400.0}
+    values: dict[str, object] = {"default": partition == "main", "cpus": 8, "memory_bytes": 4000 * 2**20,
+                                 "gres": "gpu:a100:2(S:0)", "state": "idle", "time_limit_s": 86400.0}
     return NodeOffer(node=node, partition=partition, **{**values, **context})  # type: ignore[arg-type]
 
 
@@ -140,8 +142,9 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize("profile", [
-    Profile(name="p"), Profile(name="p", gres="gpu:2"), Profile(name="p", cpus=8, memory_bytes=3 * GIB), Profile(name="p", time_s=86400),
-    Profile(name="p", partition="long", time_s=30 * 86400), Profile(name="p", partition="main,fat", memory_bytes=900 * GIB)])
+    Profile(name="p"), Profile(name="p", gres="gpu:2"), Profile(name="p", cpus=8, memory_bytes=3 * GIB),
+    Profile(name="p", time_s=86400), Profile(name="p", partition="long", time_s=30 * 86400),
+    Profile(name="p", partition="main,fat", memory_bytes=900 * GIB)])
 def test_what_fits(profile: Profile) -> None:
     check_fits(profile, OFFERS)
 
@@ -163,7 +166,7 @@ def test_what_does_not(profile: Profile, words: str) -> None:
 
 
 def test_each_lack_is_named() -> None:
-    with pytest.raises(Refused, match="9 cpus asked for.*; 5G memory asked for.*; gpu:3 asked for"):
+    with pytest.raises(Refused, match=r"9 cpus asked for.*; 5G memory asked for.*; gpu:3 asked for"):
         check_fits(Profile(name="p", cpus=9, memory_bytes=5 * GIB, gres="gpu:3"), [offer()])
 
 

@@ -29,11 +29,13 @@ def row(
     return RECORD + UNIT.join([job_id, state, reason, start, end, nodes, dependency, gres, name, comment]) + "\n"
 
 
-SEEN = JobSeen(job_id="7", state="RUNNING", start_at=1700000000.0, end_at=1700003600.0, nodes="n1", name="a@repo", comment=OURS)
+SEEN = JobSeen(job_id="7", state="RUNNING", start_at=1700000000.0, end_at=1700003600.0, nodes="n1", name="a@repo",
+comment=OURS)
 
 
 def test_a_running_and_a_pending_job() -> None:
-    pending = row("8", "PENDING", "Dependency", "N/A", "N/A", "", "afterany:7(unfulfilled),singleton(unfulfilled)", "gres:gpu:1")
+    pending = row("8", "PENDING", "Dependency", "N/A", "N/A", "", "afterany:7(unfulfilled),singleton(unfulfilled)",
+    "gres:gpu:1")
     assert parse_squeue(row() + pending) == [
         SEEN,
         JobSeen(job_id="8", state="PENDING", reason="Dependency", dependency="afterany:7(unfulfilled),singleton(unfulfilled)",
@@ -84,7 +86,8 @@ def test_any_name_and_comment(name: str, comment: str) -> None:
 
 def test_arrays_and_heterogeneous_jobs_have_ids_of_their_own() -> None:
     """``%A`` is a task's own id, also of a component of a heterogeneous job."""
-    jobs = parse_squeue(row("24", name="arr") + row("25", name="arr") + row("20", "PENDING", name="het") + row("21", name="het"))
+    jobs = parse_squeue(row("24", name="arr") + row("25", name="arr") + row("20", "PENDING", name="het") + row("21",
+    name="het"))
     assert [j.job_id for j in jobs] == ["24", "25", "20", "21"]
 
 
@@ -102,7 +105,8 @@ def test_no_time(text: str) -> None:
 @pytest.mark.parametrize(("text", "counts"), [
     ("", {}), ("(null)", {}), ("N/A", {}), ("gpu", {"gpu": 1}), ("gpu:2", {"gpu": 2}), ("gpu:a100:2", {"gpu": 2}),
     ("gres:gpu:1", {"gpu": 1}), ("gres/gpu:1", {"gpu": 1}), ("gres/gpu=4", {"gpu": 4}), ("gres:gpu", {"gpu": 1}),
-    ("gres/gpu:a100:4", {"gpu": 4}), ("gpu:a100:2(S:0-1)", {"gpu": 2}), ("gpu:2(IDX:0-1),shard:4(IDX:0-3)", {"gpu": 2, "shard": 4}),
+    ("gres/gpu:a100:4", {"gpu": 4}), ("gpu:a100:2(S:0-1)", {"gpu": 2}),
+    ("gpu:2(IDX:0-1),shard:4(IDX:0-3)", {"gpu": 2, "shard": 4}),
     ("gpu:a100:2,gpu:h100:1", {"gpu": 3}), ("gpu:nvidia_h200:0", {"gpu": 0}), ("gpu:4g.40gb:3(S:0,1)", {"gpu": 3}),
     ("gpu:2(S:0-1),tmp:10", {"gpu": 2, "tmp": 10}), ("cpu=4,mem=2G,gres/gpu=2", {"cpu": 4, "mem": 1, "gpu": 2}),
     ("craynetwork:4,gpu:1", {"craynetwork": 4, "gpu": 1})])
@@ -111,8 +115,10 @@ def test_gres_of_every_version(text: str, counts: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(("text", "job_id"), [
-    ("3\n", "3"), ("12345;alpha\n", "12345"), ("sbatch: no partition specified, using default partition gpu\n7787232\n", "7787232"),
-    ("12\nsite epilogue: have a nice day\n", "12"), ("  44  \n", "44"), ("Submitted batch job 3969755 on cluster alpha\n", None),
+    ("3\n", "3"), ("12345;alpha\n", "12345"),
+    ("sbatch: no partition specified, using default partition gpu\n7787232\n", "7787232"),
+    ("12\nsite epilogue: have a nice day\n", "12"), ("  44  \n", "44"),
+    ("Submitted batch job 3969755 on cluster alpha\n", None),
     ("Submitted batch job 12\n", None), ("", None), ("no id\n", None), ("12 13\n", None), ("-5\n", None)])
 def test_what_sbatch_prints(text: str, job_id: str | None) -> None:
     """A sentence comes only without --parsable: never guessed from. ``submit`` then searches for its own id."""

@@ -95,7 +95,8 @@ def test_bytes_that_are_no_text_are_torn_off_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("garbage", [
-    b"garbage", b"[1, 2]", b'"held"', b'{"t": 1}', b'{"event": "held"}', b"\x00\x00\x00", b"\xff\xfe", b'{"event": "held", "t": '])
+    b"garbage", b"[1, 2]", b'"held"', b'{"t": 1}', b'{"event": "held"}', b"\x00\x00\x00", b"\xff\xfe",
+    b'{"event": "held", "t": '])
 def test_garbage_in_the_middle_names_its_line_and_is_never_passed_over(tmp_path: Path, garbage: bytes) -> None:
     path = begin(tmp_path)
     with path.open("ab") as file:

@@ -53,8 +53,10 @@ FULL = replace(SPEC, profile=Profile(
     name="p", partition="gpu", account="me", qos="low", gres="gpu:1", nodes=2, cpus=4, memory_bytes=36 * 2**30,
     time_s=8 * 3600 + 1, lead_s=90, signal="USR1"))
 
-HOSTILE = ["a blank", "it's", 'dou"ble', "do$HOME", "se;mi", "back\\slash", "end\\", "per%cent%j", "%%", "a\\%j", "ünï训", "ha#sh",
-           "a #b", "tick`id`", "$(id)", "amp&(x)", "tab\tx", "*?[a]", "~x", "{a,b}", "!x", "a=b,c", "trail ", " lead", "'\"\\$ #"]
+HOSTILE = ["a blank", "it's", 'dou"ble', "do$HOME", "se;mi", "back\\slash", "end\\", "per%cent%j", "%%", "a\\%j",
+"ünï训", "ha#sh",
+           "a #b", "tick`id`", "$(id)", "amp&(x)", "tab\tx", "*?[a]", "~x", "{a,b}", "!x", "a=b,c", "trail ", " lead",
+           "'\"\\$ #"]
 
 
 def script_in(repository: Path) -> str:
@@ -128,7 +130,8 @@ def test_a_comment_comes_back(tag: str, number: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "", "hello", "orch/1:", "orch/2:repo:a:1:s", "orch/1:repo:a:x:s", "orch/1:repo:a:1", "orch/1:repo:a:1:s:t", " orch/1:r:a:1:s",
+    "", "hello", "orch/1:", "orch/2:repo:a:1:s", "orch/1:repo:a:x:s", "orch/1:repo:a:1", "orch/1:repo:a:1:s:t",
+    " orch/1:r:a:1:s",
     "orch/1:repo:a:²:s"])
 def test_comments_of_others(text: str) -> None:
     assert parse_comment(text) is None

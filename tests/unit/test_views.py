@@ -17,7 +17,8 @@ from orchestrator.views.state import state_json, state_text
 from orchestrator.views.status import run_lines, status_lines, timeline_lines
 
 TWICE = run_of(
-    queued(1), queued(2), started(1, 10), ended(1, "crash", 100, reason="exit 1", exit_code=1, last_step=70, checkpoint_step=50, saved_at=80),
+    queued(1), queued(2), started(1, 10), ended(1, "crash", 100, reason="exit 1", exit_code=1, last_step=70,
+    checkpoint_step=50, saved_at=80),
     started(2, 101.5, resume_step=50), queued(3))
 HELD = run_of(event("held", 5, by="orch", reason="attempt 1: setup-failure: no GPU"))
 FINISHED = run_of(queued(1), started(1, 1), ended(1, "finished", 9), event("finished", 10, metrics={"accuracy": 0.98765}))
@@ -89,7 +90,8 @@ def test_a_requeued_job_shows_its_restart() -> None:
 
 def test_json_has_stable_keys_and_is_json() -> None:
     data = json.loads(json.dumps(run_as_json(TWICE, jobs(job(3, "PENDING")), Progress(step=9))))
-    assert set(data) == {"tag", "state", "reason", "since", "profile", "after", "step", "loss", "checkpoint_interval_s", "metrics",
+    assert set(data) == {"tag", "state", "reason", "since", "profile", "after", "step", "loss",
+                         "checkpoint_interval_s", "metrics",
                          "jobs", "attempts"}
     assert data["jobs"] == [{"job_id": "103", "attempt": 3, "state": "PENDING", "why": "", "behind": "singleton"}]
     assert data["attempts"][0]["ending"] == "crash" and data["attempts"][1]["ending"] is None
