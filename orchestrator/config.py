@@ -274,16 +274,7 @@ class Document:
 
     def _value(self, node: yaml.Node, key: str) -> Any:
         if isinstance(node, yaml.MappingNode):
-            mapping: dict[str, Any] = {}
-            for key_node, value_node in node.value:
-                name = str(key_node.value)
-                path = f"{key}.{name}" if key else name
-                if name in mapping:
-                    raise ConfigError(f"{self.path}:{key_node.start_mark.line + 1}: {path}: written twice",
-                                      hint=f"the first one is in line {self._lines[path]}")
-                self._lines[path] = key_node.start_mark.line + 1
-                mapping[name] = self._build(value_node, path)
-            return mapping
+            return self._mapping(node, key)
         if isinstance(node, yaml.SequenceNode):
             return [self._build(item, f"{key}[{index}]") for index, item in enumerate(node.value)]
         self._raw[key] = str(node.value)
@@ -293,6 +284,24 @@ class Document:
             raise self._yaml_error(error) from error
         except ValueError as error:  # 2026-13-01 looks like a date to YAML, and is none
             raise self.error(key, f"{node.value} is no value ({error})", f'write it in quotes: "{node.value}"') from error
+
+    def _mapping(self, node: yaml.MappingNode, key: str) -> dict[str, Any]:
+        written: dict[str, int] = {}
+        for key_node, _ in node.value:
+            name, line = str(key_node.value), key_node.start_mark.line + 1
+            if name in written:
+                path = f"{key}.{name}" if key else name
+                raise ConfigError(f"{self.path}:{line}: {path}: written twice",
+                                  hint=f"the first one is in line {written[name]}")
+            written[name] = line
+        self._loader.flatten_mapping(node)  # `<<: *base`: what is merged comes first, and what is written here wins
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            name = str(key_node.value)
+            path = f"{key}.{name}" if key else name
+            self._lines[path] = key_node.start_mark.line + 1
+            mapping[name] = self._build(value_node, path)
+        return mapping
 
     def error(self, key: str, problem: str, remedy: str) -> ConfigError:
         known = key

@@ -9,7 +9,8 @@
     │   ├─ SlurmUnreachable      5    try again; the daemon backs off and says so once
     │   └─ SubmissionRejected    6    Slurm said no; its words are shown as they are
     ├─ StorageError              7    not enough space, not writable, checkpoint unreadable
-    ├─ JournalError              8    damaged beyond the last line, newer schema, locked by another host
+    ├─ JournalError              8    damaged beyond the last line, newer schema
+    │   └─ RunLocked             8    another process holds the run's lock; a pass leaves the run for the next one
     └─ TimedOut                  9    a wait whose time ran out
 
 Only ``cli.main`` turns one of these into text and an exit code; the daemon's loop catches it for one run and goes on
@@ -84,6 +85,10 @@ class JournalError(OrchError):
     """A journal damaged beyond its last line, of a newer schema, or locked by another process."""
 
     exit_code = 8
+
+
+class RunLocked(JournalError):
+    """Another orch process holds the run's lock. A pass leaves the run for the next one."""
 
 
 class TimedOut(OrchError):

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import JournalError, StorageError
+from orchestrator.errors import JournalError, RunLocked, StorageError
 
 SCHEMA = 1
 LINE_AT_MOST_BYTES = 1 << 20
@@ -171,6 +171,6 @@ def _take(descriptor: int, path: Path, wait_s: float) -> None:
                     hint="keep the repository on a file system with POSIX locks (NFS with lockd, Lustre with -o flock)"
                 ) from error
         if time.monotonic() >= give_up:
-            raise JournalError(f"{path}: another orch process has held this run's lock for {wait_s:.0f} s",
+            raise RunLocked(f"{path}: another orch process has held this run's lock for {wait_s:.0f} s",
                                hint="try again; `fuser -v` on that file names the process")
         time.sleep(0.05)

@@ -33,7 +33,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSpec(Record):
-    """What a submission asks its supervisor to do (``spec-SUBMISSION_ID.json`` in the attempt's folder)."""
+    """What a submission asks its supervisor to do (``spec.json`` in the attempt's folder)."""
 
     tag: str
     repository: str

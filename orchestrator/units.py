@@ -67,6 +67,14 @@ def format_duration(seconds: float) -> str:
     return f"{days}d{rest // 3600:02d}h" if rest >= 3600 else f"{days}d"
 
 
+def format_clock(seconds: float) -> str:
+    """A time limit to the second, as Slurm writes it: ``8:00:00``, ``1-12:00:00``."""
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, rest_m = divmod(minutes, 60)
+    days, rest_h = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{rest_h}:{rest_m:02d}:{rest_s:02d}"
+
+
 def format_size(size_bytes: float) -> str:
     """A size for people and for Slurm: ``0B``, ``512K``, ``36G``, ``1.5T``; powers of 1024."""
     value = float(size_bytes)

@@ -70,7 +70,7 @@ def orch() -> None:
 def main() -> NoReturn:
     """The entry point: an OrchError, and a disk's refusal, become text (or, with --json, an object) and an exit code."""
     try:
-        orch.main(standalone_mode=False)
+        orch.main(standalone_mode=False, prog_name="orch")
     except OrchError as error:
         _print_error(error)
         sys.exit(error.exit_code)

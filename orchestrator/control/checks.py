@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError, Refused, StorageError, UserError
 from orchestrator.model import TAG_PATTERN, Profile
 from orchestrator.slurm.fields import gres_counts
 from orchestrator.slurm.protocol import NodeOffer
-from orchestrator.units import format_duration, format_size, slurm_minutes
+from orchestrator.units import format_clock, format_size, slurm_minutes
 
 ROOM_AT_LEAST_BYTES = 64 * 2**20
 
@@ -95,9 +95,9 @@ def check_fits(profile: Profile, offers: Sequence[NodeOffer]) -> None:
     most = None if None in limits else max(limit for limit in limits if limit is not None)
     asked_s = slurm_minutes(profile.time_s) * 60
     if most is not None and asked_s > most:
-        raise Refused(f'profile "{profile.name}": time {format_duration(asked_s)} is above the limit of partition '
-                      f"{here[0].partition} ({format_duration(most)}); Slurm would let the job wait for ever",
-                      hint=f"set `time` to at most {format_duration(most)}; orch continues across limits by itself")
+        raise Refused(f'profile "{profile.name}": time {format_clock(asked_s)} is above the limit of partition '
+                      f"{here[0].partition} ({format_clock(most)}); Slurm would let the job wait for ever",
+                      hint=f'set `time` to at most "{format_clock(most)}"; orch continues across limits by itself')
     fitting = Counter(o.partition for o in here if not misfit(profile, o))
     if fitting:
         best_partition, count = fitting.most_common(1)[0]

@@ -20,7 +20,7 @@ from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Observation
 from orchestrator.core.script import parse_comment, repository_key
-from orchestrator.errors import JournalError, OrchError, StorageError, storage_error
+from orchestrator.errors import JournalError, OrchError, RunLocked, StorageError, storage_error
 from orchestrator.model import ENDED_STATES, Run
 
 # A run settles within a few rounds (first attempt, successor, control file); more is a mistake of ours.
@@ -84,17 +84,17 @@ def _orphans(repository: Path, snapshot: Snapshot) -> list[RunPass]:
         for tag, ids in jobs.items() if not journal.journal_path(folders.run_dir(repository, tag)).exists()]
 
 
-def pass_over_one(
-    ports: Ports, tag: str, snapshot: Snapshot, *, noted_length: int | None = None, wait_s: float = 0.0,
-) -> RunPass:
+def pass_over_one(ports: Ports, tag: str, snapshot: Snapshot, *, noted_length: int) -> RunPass:
     """One pass over one run; an OrchError or a disk's refusal is caught and reported, the run stays as it is."""
     lines: list[str] = []
     try:
-        with journal.locked(folders.run_dir(ports.repository, tag), wait_s=wait_s, clock=ports.clock) as locked:
-            if noted_length is not None and locked.length() != noted_length:
+        with journal.locked(folders.run_dir(ports.repository, tag), wait_s=0.0, clock=ports.clock) as locked:
+            if locked.length() != noted_length:
                 return RunPass(tag=tag, lines=("its journal grew since squeue was asked: left for the next pass",))
             run = reconcile(ports, tag, snapshot, locked, lines.append)
         return RunPass(tag=tag, lines=tuple(lines), run=run)
+    except RunLocked:
+        return RunPass(tag=tag, lines=("another orch process is at it: left for the next pass",))
     except OrchError as error:
         return RunPass(tag=tag, lines=tuple(lines), error=error)
     except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator import folders, journal
 from orchestrator.control.passes import catch_up, pass_over_all, reconcile
 from orchestrator.control.ports import Ports, ask_slurm, require_run
-from orchestrator.errors import Refused, TimedOut
+from orchestrator.errors import Refused, SlurmUnreachable, TimedOut
 from orchestrator.model import Phase, Run
 
 LOCK_WAIT_S = 10.0
@@ -50,8 +50,12 @@ def _ask(ports: Ports, tag: str, event: str, refuse: Callable[[Run], None], **co
         if run.over:
             return run
         locked.append(event, **context)
-        after = reconcile(ports, tag, ask_slurm(ports.slurm), locked, lambda line: None)
+        snapshot = ask_slurm(ports.slurm)
+        after = reconcile(ports, tag, snapshot, locked, lambda line: None)
     assert after is not None
+    if snapshot.silent is not None:
+        raise SlurmUnreachable(f"{tag}: recorded, and Slurm does not answer: {snapshot.silent}",
+                               hint="`orch daemon` or `orch tick` does the rest when Slurm is back")
     return after
 
 

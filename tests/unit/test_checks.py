@@ -151,7 +151,7 @@ def test_what_fits(profile: Profile) -> None:
 
 @pytest.mark.parametrize(("profile", "words"), [
     (Profile(name="p", partition="mian"), 'this Slurm has no partition "mian"'),
-    (Profile(name="p", time_s=86401), "time 1d is above the limit of partition main (1d)"),
+    (Profile(name="p", time_s=86401), "time 1-0:01:00 is above the limit of partition main (1-0:00:00)"),
     (Profile(name="p", gres="gpu:3"), "gpu:3 asked for, n1 has 2"),
     (Profile(name="p", gres="tpu"), "tpu:1 asked for, n1 has 0"),
     (Profile(name="p", cpus=9), "9 cpus asked for, n1 has 8"),

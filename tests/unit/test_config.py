@@ -211,3 +211,11 @@ def test_a_name_without_a_value_must_be_set_in_the_shell(tmp_path: Path) -> None
     with pytest.raises(UserError, match="NOWHERE has no value and is not set") as caught:
         recorded_environment(SHELL, config(tmp_path, f"{HEAD}env: {{NOWHERE: }}\n"), Job(environment={}))
     assert "export it" in caught.value.hint
+
+
+def test_a_profile_may_build_on_another(tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text(
+        "profiles:\n  small: &small {cpus: 2, memory: 4G, time: 2h}\n  large:\n    <<: *small\n    memory: 64G\n")
+    profiles = load_config(tmp_path).profiles
+    assert (profiles["large"].cpus, profiles["large"].memory_bytes) == (2, 64 * 2**30)
+    assert profiles["small"].memory_bytes == 4 * 2**30

@@ -195,7 +195,8 @@ def _worlds(draw: st.DrawFn) -> tuple[Run, Observation]:
         if draw(st.booleans()):
             story.append(started(number, number * 10.0))
             if draw(st.booleans()):
-                story.append(ended(number, draw(st.sampled_from(["crash", "limit-saved", "node-failure"])), number * 10 + 5.0))
+                how = draw(st.sampled_from(["crash", "limit-saved", "node-failure"]))
+                story.append(ended(number, how, number * 10 + 5.0))
     if draw(st.booleans()):
         story.append(event(draw(st.sampled_from(["held", "cancel", "finished", "cancelled"])), 50.0, by="user"))
     jobs = [job(n, draw(st.sampled_from(_JOB_STATES)), end_at=1.0) for n in range(1, count + 1) if draw(st.booleans())]
