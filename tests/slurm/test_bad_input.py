@@ -158,7 +158,7 @@ def test_hold_release_cancel_and_again(repository: Repository) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), [
-    (("--profile", "short"), 4, "time 10m is above the limit of partition short (5m)"),
+    (("--profile", "short"), 4, "time 0:10:00 is above the limit of partition short (0:05:00)"),
     (("--profile", "fat"), 4, "64G memory asked for, n1 has 3.9G"),
     (("--profile", "wide"), 4, "99 cpus asked for, n1 has 8"),
     (("--profile", "gpus"), 4, "gpu:7 asked for, n1 has 2"),
