@@ -161,6 +161,12 @@ def load_config(repository: Path) -> Config:
         environment=_environment(document, file.env))
 
 
+def default_config(repository: Path) -> Config:
+    """What holds while orch.yaml is wrong: no profiles, so that nothing new can be submitted, and defaults for the rest."""
+    return Config(path=repository / CONFIG_NAME, profiles={}, default_profile="", policy=Policy(), slurm_conf=None,
+                  slurm_timeout_s=30.0, every_s=30.0, environment={})
+
+
 def load_job(folder: Path) -> Job:
     """job.yaml of this job folder, all defaults if there is none. Raises ConfigError."""
     path = folder / "job.yaml"
@@ -221,12 +227,15 @@ def _keep(document: Document, keep: int | None) -> int | None:
     return keep
 
 
-_SECRET = re.compile(r"TOKEN(?!S|I)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY|WEBHOOK", re.IGNORECASE)
+_SECRET = re.compile(
+    r"TOKEN(?!S|I)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|WEBHOOK|(_|^)(KEY|PAT|PASS|PWD|AUTH)$|PGPASS",
+    re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"://[^/\s:@]+:[^/\s@]+@")  # a URL with a password in it
 
 
 def _environment(document: Document, env: dict[str, EnvValue]) -> dict[str, str | None]:
     for name in env:
-        if _SECRET.search(name):
+        if _SECRET.search(name) or _SECRET_VALUE.search(str(env[name])):
             raise document.error(f"env.{name}", "looks like a secret, and what `env:` names is recorded in the journal",
                                  "put it into a file with mode 0600 and name that file with `env_file:` in job.yaml")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

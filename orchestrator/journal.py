@@ -53,9 +53,12 @@ def read(run_dir: Path) -> tuple[list[Event], str]:
         raise StorageError(f"{path}: {error.strerror}") from error
     whole, _, torn = data.rpartition(b"\n")
     events = [_parse(path, number, line) for number, line in enumerate(whole.splitlines(), 1) if line.strip()]
-    if events and int(events[0].get("schema", SCHEMA)) > SCHEMA:
+    schema = events[0].get("schema", SCHEMA) if events else SCHEMA
+    if not isinstance(schema, int):
+        raise JournalError(f"{path}:1: the schema is {schema!r}, no number", hint="repair line 1 by hand")
+    if schema > SCHEMA:
         raise JournalError(
-            f"{path}:1: written by a newer orch (schema {events[0]['schema']}, this one reads {SCHEMA})",
+            f"{path}:1: written by a newer orch (schema {schema}, this one reads {SCHEMA})",
             hint="use that newer orch here too; nothing was changed")
     if events and events[0].get("event") != "submit":
         raise JournalError(
@@ -152,13 +155,13 @@ def locked(run_dir: Path, *, wait_s: float, clock: Callable[[], float] = time.ti
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
     try:
-        _take(descriptor, path, wait_s)
+        take_lock(descriptor, path, wait_s)
         yield LockedJournal(run_dir, clock)
     finally:
         os.close(descriptor)  # closing lets go of the lock
 
 
-def _take(descriptor: int, path: Path, wait_s: float) -> None:
+def take_lock(descriptor: int, path: Path, wait_s: float) -> None:
     give_up = time.monotonic() + wait_s
     while True:
         try:

@@ -7,7 +7,7 @@ file, clock or process. Times are epoch seconds, durations seconds, sizes bytes;
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 TAG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -104,8 +104,10 @@ class RunSpec:
     repository_name: str              # its short name, part of the job name TAG@REPO
     python: str                       # absolute path of the Python that runs the supervisor
     profile: Profile
-    policy: Policy
     script_sha256: str
+    slurm: str = ""                   # the slurm.conf of the Slurm that it was submitted to; "": the system's
+    interval_s: float | None = None   # job.yaml's `checkpoint:`, before orch.yaml's
+    keep: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     env_file: str | None = None
     finished_when: str | None = None
@@ -113,9 +115,10 @@ class RunSpec:
     after_jobs: tuple[str, ...] = ()
     what: str = ""
 
-    @property
-    def job_name(self) -> str:
-        return f"{self.tag}@{self.repository_name}"
+    def policy(self, general: Policy) -> Policy:
+        """orch.yaml's policy as it is now, with what job.yaml said of this run."""
+        return replace(general, checkpoint_interval_s=self.interval_s or general.checkpoint_interval_s,
+                       checkpoints_kept=self.keep or general.checkpoints_kept)
 
 
 class SubmissionState(StrEnum):
@@ -142,6 +145,7 @@ class Submission:
     dependency: str = ""               # as Slurm was last asked for it
     held: bool = False                 # held in Slurm by us
     reason: str = ""                   # why it was rejected or dropped
+    stood_down_at: float | None = None  # it started, and its gate gave no leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +167,7 @@ class Attempt:
     checkpoint_step: int | None = None
     last_step: int | None = None
     exit_code: int | None = None
+    knows_orch: bool = True            # its trainer speaks the protocol, so that a missing checkpoint means something
     first_step_at: float | None = None
     saved_at: float | None = None      # when its latest save was complete
 
@@ -173,16 +178,17 @@ class Attempt:
     @property
     def lost_s(self) -> float | None:
         """Lost work in seconds: training since the last complete checkpoint of this attempt, or since it began."""
-        if self.ended_at is None or self.ending == Ending.FINISHED:
+        if self.ended_at is None or self.ending in (Ending.FINISHED, Ending.SETUP_FAILURE):
             return None
         kept_until = self.saved_at or self.first_step_at or self.started_at
         return max(0.0, self.ended_at - kept_until)
 
     @property
     def progressed(self) -> bool | None:
-        """Whether a newer complete checkpoint came out of this attempt; None when that is not known."""
+        """Whether a newer complete checkpoint came out of this attempt; None when that is not known, as for a trainer that
+        knows nothing of orch and keeps its own checkpoints."""
         if self.checkpoint_step is None:
-            return False if self.ended_at is not None else None
+            return False if self.ended_at is not None and self.knows_orch else None
         return self.checkpoint_step > (self.resume_step if self.resume_step is not None else -1)
 
 

@@ -25,8 +25,13 @@ class Record:
         """Raises ValueError when the text is no such record."""
         try:
             data: Any = json.loads(text)
-            known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-            return cls(**{key: value for key, value in data.items() if key in known})
+            known = {f.name: str(f.type) for f in fields(cls)}  # type: ignore[arg-type]
+            values = {key: value for key, value in data.items() if key in known}
+            wrong = [key for key, value in values.items()
+                     if known[key] in ("int", "float") and not isinstance(value, (int, float))]
+            if wrong:
+                raise TypeError(f"{', '.join(wrong)}: no number")
+            return cls(**values)
         except (TypeError, AttributeError) as error:
             raise ValueError(f"not a {cls.__name__}: {error}") from error
 

@@ -26,7 +26,7 @@ def last_lines(attempt_dir: Path) -> list[dict[str, Any]]:
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict) and "event" in event:
+        if isinstance(event, dict) and "event" in event and isinstance(event.get("t"), (int, float)):
             events.append(event)
     return events
 

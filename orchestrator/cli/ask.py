@@ -35,7 +35,7 @@ def hold(tag: str, as_json: bool) -> None:
     from orchestrator.control import requests
     from orchestrator.control.publish import publish_state
 
-    ports, _ = open_ports()
+    ports, _ = open_ports(any_config=True)
     run = requests.hold(ports, tag)
     publish_state(ports.repository)
     live = f"; attempt {run.live.number} goes on" if run.live else ""
@@ -55,7 +55,7 @@ def release(tag: str, as_json: bool) -> None:
     from orchestrator.control import requests
     from orchestrator.control.publish import publish_state
 
-    ports, _ = open_ports()
+    ports, _ = open_ports(any_config=True)
     run = requests.release(ports, tag)
     publish_state(ports.repository)
     jobs = [s.job_id for s in run.waiting if s.job_id]
@@ -76,9 +76,10 @@ def cancel(tag: str, now: bool, as_json: bool) -> None:
     from orchestrator.control import requests
     from orchestrator.control.publish import publish_state
 
-    ports, _ = open_ports()
+    ports, _ = open_ports(any_config=True)
     run = requests.cancel(ports, tag, now=now)
     publish_state(ports.repository)
+    waiting = [] if as_json or run.phase == Phase.FINISHED else requests.dependents(ports, tag)
     if run.phase == Phase.FINISHED:
         sentence = f"{tag} is finished; nothing was cancelled"
     elif run.phase == Phase.CANCELLED:
@@ -86,28 +87,31 @@ def cancel(tag: str, now: bool, as_json: bool) -> None:
     else:
         sentence = f"{tag} is being cancelled" + ("" if now else ": it saves first") + \
             f"; `orch wait {tag} --for cancelled` waits for it"
+    if waiting:
+        sentence += f"\n{', '.join(waiting)} waits for it and will start then: a cancelled run has ended for good"
     _report(run, sentence, as_json)
 
 
 @click.command()
 @click.argument("tag")
 @click.option("--for", "states", default="finished", show_default=True, metavar="STATE,...",
-              help="finished, held, cancelled; any of them ends the wait.")
+              help="Some of finished, held, cancelled.")
 @click.option("--timeout", metavar="2h", help="Give up after this long (exit 9).")
 @_json_option
 def wait(tag: str, states: str, timeout: str | None, as_json: bool) -> None:
-    """Wait until a run has come to one of these states; does the daemon's passes for it where no daemon runs.
+    """Wait until a run has come to one of these states; passes over all runs meanwhile, as a daemon would.
+
+    A run that is over or held in another state ends the wait at once (exit 4).
 
     \b
     orch wait resnet-a --for finished,held --timeout 2h
     orch wait resnet-a && ./evaluate.sh
     """
     from orchestrator.control import requests
-    from orchestrator.control.loop import daemon_runs
     from orchestrator.units import parse_duration_s
 
     wanted = frozenset(states.replace(" ", "").split(","))
-    possible = {str(phase) for phase in Phase}
+    possible = {"finished", "held", "cancelled"}
     if not wanted <= possible:
         raise UserError(f"--for: unknown state {', '.join(sorted(wanted - possible))}",
                         hint=f"write some of {', '.join(sorted(possible))}")
@@ -115,7 +119,7 @@ def wait(tag: str, states: str, timeout: str | None, as_json: bool) -> None:
         timeout_s = parse_duration_s(timeout) if timeout is not None else None
     except ValueError as error:
         raise UserError(f"--timeout: {error}") from None
-    ports, config = open_ports()
+    ports, config = open_ports(any_config=True)
     run = requests.wait_for(ports, tag, wanted, timeout_s=timeout_s, every_s=min(5.0, config.every_s), sleep=time.sleep,
-                            daemon_runs=daemon_runs)
+                            monotonic=time.monotonic)
     _report(run, f"{tag} is {run.phase}" + (f": {run.phase_reason}" if run.phase_reason else ""), as_json)

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.errors import UserError
+from orchestrator.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from orchestrator.config import Config
     from orchestrator.control.ports import Ports
+
+
+SYSTEM_CONF = "/etc/slurm/slurm.conf"
 
 
 def find_repository(start: Path | None = None) -> Path:
@@ -37,16 +40,26 @@ def slurm_conf(repository: Path, config: Config | None) -> Path | None:
     return private if private.exists() else None
 
 
-def open_ports() -> tuple[Ports, Config]:
-    """The world, for commands that act."""
-    from orchestrator.config import load_config
+def open_ports(*, any_config: bool = False) -> tuple[Ports, Config]:
+    """The world. ``any_config``: for commands about runs that exist, which must work while orch.yaml is wrong."""
+    from orchestrator.config import default_config, load_config
     from orchestrator.control.ports import Ports
     from orchestrator.slurm.commands import SlurmCommands
 
     repository = find_repository()
-    config = load_config(repository)
-    slurm = SlurmCommands(conf=slurm_conf(repository, config), timeout_s=config.slurm_timeout_s)
-    return Ports(repository=repository, slurm=slurm, clock=time.time, new_id=lambda: secrets.token_hex(6)), config
+    try:
+        config = load_config(repository)
+    except ConfigError as error:
+        if not any_config:
+            raise
+        click.echo(f"orch: {error.message}; going on with defaults", err=True)
+        config = default_config(repository)
+    conf = slurm_conf(repository, config)
+    name = str(conf or os.environ.get("SLURM_CONF") or "")
+    return Ports(
+        repository=repository, slurm=SlurmCommands(conf=conf, timeout_s=config.slurm_timeout_s),
+        slurm_name="" if name == SYSTEM_CONF else name, policy=config.policy, clock=time.time,
+        new_id=lambda: secrets.token_hex(6)), config
 
 
 def print_json(data: Any) -> None:

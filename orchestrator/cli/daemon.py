@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 import signal
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.context import open_ports, print_json
+
+if TYPE_CHECKING:
+    from orchestrator.control.ports import Ports
 
 
 def _say(tag: str, line: str) -> None:
@@ -32,9 +36,15 @@ def daemon() -> None:
     stops: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: stops.append(received))
+
+    def reload() -> tuple[Ports, float]:
+        again, fresh = open_ports()
+        return again, fresh.every_s
+
     with only_daemon(ports.repository):
         _say("", f"daemon for {ports.repository}, a pass every {config.every_s:g} s")
-        loop = Daemon(ports=ports, every_s=config.every_s, jitter=lambda: random.uniform(-1, 1), say=_say)
+        loop = Daemon(ports=ports, every_s=config.every_s, reload=reload, monotonic=time.monotonic,
+                      jitter=lambda: random.uniform(-1, 1), say=_say)
         loop.run(time.sleep, lambda: bool(stops))
         _say("", "ended; jobs go on by themselves")
 

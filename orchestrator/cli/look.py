@@ -26,7 +26,7 @@ def status(tag: str | None, as_json: bool) -> None:
     from orchestrator.views import facts
     from orchestrator.views.status import run_lines, status_lines
 
-    ports, _ = open_ports()
+    ports, _ = open_ports(any_config=True)
     if tag is not None:
         seen = look_at(ports, tag)
         if as_json:
@@ -64,7 +64,7 @@ def explain(tag: str) -> None:
     """
     from orchestrator.control.look import explain_run
 
-    ports, _ = open_ports()
+    ports, _ = open_ports(any_config=True)
     click.echo("\n".join(explain_run(ports, tag)))
 
 
@@ -81,14 +81,25 @@ def logs(tag: str, follow: bool, attempt: int | None, lines: int) -> None:
     orch logs -f resnet-a
     """
     from orchestrator import folders
+    from orchestrator.control.look import look_at
     from orchestrator.control.ports import read_run, require_run
+    from orchestrator.errors import UnknownTag
+    from orchestrator.views.facts import state_word
 
-    ports, _ = open_ports()
+    ports, _ = open_ports(any_config=True)
     run_dir = folders.run_dir(ports.repository, tag)
     run = require_run(ports.repository, tag)
+    if attempt is not None and not _log(run_dir, attempt).exists():
+        raise UnknownTag(f"{tag} has no attempt {attempt} that printed anything", hint=f"`orch status {tag}` lists them")
     shown = _tail(run_dir, attempt or _newest(run_dir), lines)
+    if shown is None:
+        click.echo(f"{tag} has not started yet; `orch explain {tag}` says what it waits for", err=True)
+    looked_at = float("-inf")
     while follow:
-        run = read_run(ports.repository, tag) or run
+        if time.monotonic() - looked_at >= ASK_SLURM_EVERY_S:  # what no pass has noted yet, where no daemon runs
+            run, looked_at = look_at(ports, tag).run, time.monotonic()
+        elif (noted := read_run(ports.repository, tag)) is not None and noted.over:
+            run = noted
         newest = attempt or _newest(run_dir)
         if newest is not None and (shown is None or newest > shown[0]):
             _print_new(run_dir, shown)
@@ -96,8 +107,13 @@ def logs(tag: str, follow: bool, attempt: int | None, lines: int) -> None:
             click.echo(f"--- attempt {newest} ---", err=True)
         shown = _print_new(run_dir, shown)
         if run.over or (run.phase == "held" and run.live is None) or (attempt is not None and newest != _newest(run_dir)):
+            shown = _print_new(run_dir, shown)
+            click.echo(f"--- {tag} is {state_word(run)}{f': {run.phase_reason}' if run.phase_reason else ''} ---", err=True)
             return
         time.sleep(0.5)
+
+
+ASK_SLURM_EVERY_S = 10.0
 
 
 def _log(run_dir: Path, number: int) -> Path:

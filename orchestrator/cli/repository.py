@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import click
@@ -48,10 +47,6 @@ def vendor() -> None:
     orch vendor
     git add orch_trainer
     """
-    import orch_trainer
+    from orchestrator.control.scaffold import vendor_library
 
-    target = find_repository() / "orch_trainer"
-    if target.exists():
-        shutil.rmtree(target)
-    shutil.copytree(Path(orch_trainer.__file__).parent, target, ignore=shutil.ignore_patterns("__pycache__"))
-    click.echo(f"copied the trainer library to {target}; commit it")
+    click.echo(vendor_library(find_repository()))

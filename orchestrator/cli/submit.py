@@ -14,7 +14,7 @@ from orchestrator.cli.context import open_ports, print_json
 @click.option("--after", multiple=True, metavar="TAG|JOBID", help="Wait for the real end of that run, or for that job.")
 @click.option("--profile", metavar="NAME", help="Resources from this profile of orch.yaml.")
 @click.option("--memory", metavar="36G", help="Memory of this run instead of the profile's.")
-@click.option("--again", is_flag=True, help="Continue a run that is finished or cancelled.")
+@click.option("--again", is_flag=True, help="Continue a run that is over or held, with job.sh and resources as they are now.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the script, submit nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def submit(
@@ -54,6 +54,8 @@ def submit(
         queued = f"queued (job {', '.join(jobs)})" if jobs else str(result.run.phase)
         where = f"running (job {live.job_id})" if live else queued
         click.echo(f"{tag} is {where} already; nothing was submitted")
+        if spec.script_sha256 != result.run.spec.script_sha256:
+            click.echo(f"      jobs/{tag}/job.sh has changed since: all attempts use the copy in runs/{tag}/job.sh", err=True)
     else:
         click.echo(f"{tag}: job {jobs[0] if jobs else '?'} queued"
                    + (f", its successor {jobs[1]} behind it" if len(jobs) > 1 else "")

@@ -16,7 +16,7 @@ from orchestrator.core.observation import Observation
 from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs
 from orchestrator.errors import SlurmUnreachable, SubmissionRejected
 from orchestrator.journal import LockedJournal
-from orchestrator.model import JobSeen, Run
+from orchestrator.model import ENDED_STATES, JobSeen, Run
 from orchestrator.slurm.fields import gres_counts
 from orchestrator.trainer_control import write_control
 
@@ -79,10 +79,10 @@ def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: Locked
     folder.mkdir(parents=True, exist_ok=True)  # before sbatch: 22.05 fails a job whose output folder is missing
     script = folder / "script.sh"
     text = batch_script(run.spec, number=number, submission_id=submission_id, folder=folder, behind=action.behind,
-                        first=action.first, delay_s=action.delay_s)
+                        nice=action.nice, delay_s=action.delay_s)
     folders.replace_file(script, text, mode=0o755)
     folders.replace_file(folder / "spec.json", attempt_spec(
-        run.spec, run_dir=run_dir, number=number, submission_id=submission_id).to_json())
+        run.spec, run.spec.policy(ports.policy), run_dir=run_dir, number=number, submission_id=submission_id).to_json())
     journal.append("queueing", submission_id=submission_id, number=number, dependency=dependency(action.behind),
                    why=action.why)
     try:
@@ -103,11 +103,9 @@ def _read_back(
     """What Slurm made of the submission. A submit plugin may have dropped the GPU or the dependency."""
     try:
         job = ports.slurm.job(job_id)
+        problem = _difference(run, job, action, ports) if job is not None else ""
     except SlurmUnreachable:
         return None  # the next pass sees it
-    if job is None:
-        return None
-    problem = _difference(run, job, action)
     if problem:
         journal.append("asked", kind="cancel", job_id=job_id, why=problem)
         ports.slurm.cancel(job_id)
@@ -115,12 +113,15 @@ def _read_back(
     return job
 
 
-def _difference(run: Run, job: JobSeen, action: do.QueueAttempt) -> str:
+def _difference(run: Run, job: JobSeen, action: do.QueueAttempt, ports: Ports) -> str:
     wanted, got = gres_counts(run.spec.profile.gres or ""), gres_counts(job.gres)
     for name, count in wanted.items():
         if got.get(name, 0) < count:
             return f"asked for {name}:{count} a node, Slurm's record of it says {job.gres or 'none'}"
-    missing = set(action.behind) - dependency_jobs(job.dependency)
-    if missing and job.state == "PENDING" and job.reason == "Dependency" and "singleton" not in job.dependency:
-        return f"asked to wait behind {', '.join(sorted(missing))}, Slurm's record of it says {job.dependency or 'nothing'}"
+    if job.state == "PENDING":
+        # a dependency that is met already is not shown any more, so a missing one counts only while that job is not over
+        for job_id in sorted(set(action.behind) - dependency_jobs(job.dependency)):
+            other = ports.slurm.job(job_id)
+            if other is not None and other.state not in ENDED_STATES and other.state != "COMPLETING":
+                return f"asked to wait behind job {job_id}, Slurm's record of it says {job.dependency or 'nothing'}"
     return ""

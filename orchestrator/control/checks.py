@@ -48,7 +48,7 @@ def check_script(path: Path) -> None:
 
 
 _IDLE = re.compile(
-    r"\s*(#.*|set\s.*|export\s.*|cd\s.*|source\s.*|\.\s.*|shopt\s.*|module\s.*|ulimit\s.*|:|true|\w+=\S*)?\s*")
+    r"\s*(#.*|(set|export|cd|shopt|module|ulimit)\b[^;&|]*|:|true|\w+=[^\s;&|]*)?\s*")
 
 
 def _check_shell(path: Path, text: str) -> None:

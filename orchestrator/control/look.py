@@ -12,9 +12,10 @@ from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.errors import OrchError
-from orchestrator.model import JobSeen, Run
+from orchestrator.model import JobSeen, Phase, Run
+from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
-from orchestrator.views.facts import Progress
+from orchestrator.views.facts import Progress, how_to_go_on, state_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +51,20 @@ def explain_run(ports: Ports, tag: str) -> list[str]:
     run = require_run(ports.repository, tag)
     snapshot = ask_slurm(ports.slurm)  # after the journal: a job that is submitted in between is not taken for gone
     run, facts = _with_news(ports, run, snapshot)
-    lines = [f"{tag} is {run.phase}" + (f": {run.phase_reason}" if run.phase_reason else "")]
+    state = state_word(run, jobs_of(run, snapshot.jobs))
+    lines = [f"{tag} is {state}" + (f": {run.phase_reason}" if run.phase_reason else "")]
+    if run.phase == Phase.HELD:
+        lines.append(how_to_go_on(run))
     lines += [f"would note: {fact}" for fact in facts]
-    for action in do.decide(run, observe(ports.repository, run, snapshot), ports.clock()):
+    for action in do.decide(run, observe(ports, run, snapshot), run.spec.policy(ports.policy), ports.clock()):
         lines.append(f"nothing to do: {action.why}" if isinstance(action, do.Wait) else f"would {verb(action)}: {action.why}")
     return lines
 
 
 def _with_news(ports: Ports, run: Run, snapshot: Snapshot) -> tuple[Run, list[str]]:
-    seen = observe(ports.repository, run, snapshot)
+    seen = observe(ports, run, snapshot)
     lines: list[str] = []
-    while facts := news(run, seen, ports.clock()):
+    while facts := news(run, seen, run.spec.policy(ports.policy), ports.clock()):
         for fact in facts:
             event = {"t": ports.clock(), **fact}
             lines.append(describe(event))
@@ -72,13 +76,17 @@ def _with_news(ports: Ports, run: Run, snapshot: Snapshot) -> tuple[Run, list[st
 
 def progress_of(ports: Ports, run: Run) -> Progress:
     """The newest attempt's latest step and loss."""
+    run_dir = folders.run_dir(ports.repository, run.spec.tag)
+    control = read_control(run_dir)
+    interval_s = control.interval_s if control else run.spec.policy(ports.policy).checkpoint_interval_s
     if not run.attempts:
-        return Progress()
+        return Progress(interval_s=interval_s)
     newest = max(run.attempts, key=lambda a: a.epoch)
-    events = last_lines(folders.attempt_dir(folders.run_dir(ports.repository, run.spec.tag), newest.number))
+    events = last_lines(folders.attempt_dir(run_dir, newest.number))
     progress = last_of(events, "progress")
     latest = last_of(events, "progress", "saved", "stopped", "finished", "first_step")
     if latest is None:
-        return Progress(step=newest.last_step)
+        return Progress(step=newest.last_step or newest.resume_step, interval_s=interval_s)
     return Progress(step=latest.get("step"), loss=progress.get("loss") if progress else None,
-                    steps_per_s=progress.get("steps_per_s") if progress else None, at=latest.get("t"))
+                    steps_per_s=progress.get("steps_per_s") if progress else None, at=latest.get("t"),
+                    interval_s=interval_s)

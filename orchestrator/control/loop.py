@@ -7,7 +7,6 @@ attempt's end record appears. Nothing is kept in memory between passes but when 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -18,7 +17,8 @@ from orchestrator import folders
 from orchestrator.control.passes import PassReport, pass_over_all
 from orchestrator.control.ports import Ports
 from orchestrator.control.publish import publish_state
-from orchestrator.errors import Refused, storage_error
+from orchestrator.errors import ConfigError, Refused, RunLocked, storage_error
+from orchestrator.journal import take_lock
 
 LOOK_EVERY_S = 1.0
 BACKOFF_AT_MOST = 10
@@ -37,8 +37,8 @@ def only_daemon(repository: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            take_lock(descriptor, path, wait_s=0.0)
+        except RunLocked:
             owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
             raise Refused(f"a daemon runs here already ({owner or 'unknown'})",
                           hint="one is enough for a repository; `orch status` shows what it does") from None
@@ -49,27 +49,14 @@ def only_daemon(repository: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def daemon_runs(repository: Path) -> bool:
-    """Whether some process holds the daemon's lock."""
-    try:
-        descriptor = os.open(lock_path(repository), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-
-
 @dataclass(slots=True, kw_only=True)
 class Daemon:
     """The loop's memory: only when to look again, and since when Slurm is silent, so that it is said once."""
 
     ports: Ports
     every_s: float
+    reload: Callable[[], tuple[Ports, float]]  # orch.yaml as it is now; raises ConfigError
+    monotonic: Callable[[], float]
     jitter: Callable[[], float]        # in [-1, 1]
     say: Callable[[str, str], None]    # tag, line
     silent_since: float | None = None
@@ -79,11 +66,21 @@ class Daemon:
     def run(self, sleep: Callable[[float], None], stopping: Callable[[], bool]) -> None:
         """Passes until ``stopping()``."""
         while not stopping():
+            self._reload()
             report = self.one_pass()
-            until = self.ports.clock() + self.pause_s()
+            until = self.monotonic() + self.pause_s()
             watched = end_records(self.ports.repository, report)
-            while not stopping() and self.ports.clock() < until and not any(path.exists() for path in watched):
+            while not stopping() and self.monotonic() < until and watched == end_records(self.ports.repository, report):
                 sleep(LOOK_EVERY_S)
+
+    def _reload(self) -> None:
+        """orch.yaml may be edited at any time; while it is wrong the last good one stays in force."""
+        trouble = ""
+        try:
+            self.ports, self.every_s = self.reload()
+        except ConfigError as error:
+            trouble = f"{error} ({error.hint}); going on with what was read before"
+        self._say_once("orch.yaml", trouble)
 
     def pause_s(self) -> float:
         factor = min(2 ** self.failures, BACKOFF_AT_MOST) if self.failures else 1
@@ -123,14 +120,15 @@ class Daemon:
             self.say("", f"Slurm does not answer: {silent}; nothing is decided until it does")
 
 
-def end_records(repository: Path, report: PassReport) -> list[Path]:
-    """Files whose appearance means that an attempt has ended."""
-    paths = []
+def end_records(repository: Path, report: PassReport) -> dict[Path, int]:
+    """The end records of live attempts and when each was written (0: not yet); any change wakes a pass."""
+    written: dict[Path, int] = {}
     for one in report.runs:
         live = one.run.live if one.run is not None else None
         if live is not None:
-            folder = folders.attempt_dir(folders.run_dir(repository, one.tag), live.number)
-            path = folder / "end.json"
-            if not path.exists():
-                paths.append(path)
-    return paths
+            path = folders.attempt_dir(folders.run_dir(repository, one.tag), live.number) / "end.json"
+            try:
+                written[path] = path.stat().st_mtime_ns
+            except OSError:
+                written[path] = 0
+    return written

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from orchestrator import folders
 from orchestrator.checkpoints import Checkpoint, newest_complete
-from orchestrator.control.ports import Snapshot, read_run
+from orchestrator.control.ports import Ports, Snapshot, read_run
 from orchestrator.core.observation import AttemptSeen, Observation, UpstreamSeen
 from orchestrator.core.script import parse_comment, repository_key
 from orchestrator.errors import JournalError
@@ -21,15 +21,25 @@ from orchestrator.trainer_lines import last_lines, last_of
 R = TypeVar("R", bound=Record)
 
 
-def observe(repository: Path, run: Run, snapshot: Snapshot) -> Observation:
-    """All that is to be seen of this run now."""
+def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
+    """All that is to be seen of this run now. Another Slurm than the one it was submitted to says nothing of it."""
+    repository = ports.repository
     run_dir = folders.run_dir(repository, run.spec.tag)
     checkpoint = newest_complete(folders.checkpoint_dir(run_dir))
     attempts, stood_down = _attempts(run_dir, run, checkpoint)
     return Observation(
-        silent=snapshot.silent, jobs=jobs_of(run, snapshot.jobs), attempts=attempts, stood_down=stood_down,
+        silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs_of(run, snapshot.jobs), attempts=attempts,
+        stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
         upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags), control=read_control(run_dir))
+
+
+def _other_slurm(ports: Ports, run: Run) -> str | None:
+    if run.spec.slurm == ports.slurm_name:
+        return None
+    system = "the system's slurm.conf"
+    theirs, ours = run.spec.slurm or system, ports.slurm_name or system
+    return f"submitted with {theirs}, asked with {ours}; set SLURM_CONF, or `slurm: {{conf: ...}}` in orch.yaml"
 
 
 def jobs_of(run: Run, jobs: tuple[JobSeen, ...]) -> dict[str, JobSeen]:
@@ -66,7 +76,8 @@ def _attempts(
             attempts.append(AttemptSeen(
                 start=start, end=end, heartbeat_at=read_heartbeat(folder) or start.started_at,
                 saved_after_notice=saved_after_notice(end, start, checkpoint),
-                saved_at=float(saved["t"]) if saved else None, last_step=spoken[-1] if spoken else None))
+                saved_at=float(saved["t"]) if saved else None, last_step=spoken[-1] if spoken else None,
+                knows_orch=bool(lines)))
         for file in _names(folder):
             if file.startswith("stood-down-"):
                 record = _record(folder / file, StoodDown)

@@ -7,6 +7,7 @@ cost a squeue, and nothing else.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +49,11 @@ def settled(run: Run) -> bool:
     return run.live is None and not run.waiting and (run.over or run.phase == "held")
 
 
-def pass_over_all(ports: Ports, only: str | None = None) -> PassReport:
-    """One pass over every run of the repository (or one of them), with one squeue, or none when nothing is under way."""
+def pass_over_all(ports: Ports) -> PassReport:
+    """One pass over every run of the repository, with one squeue, or none when nothing is under way."""
     noted: list[tuple[str, int]] = []
     reports: list[RunPass] = []
-    for tag in tags_with_runs(ports.repository) if only is None else [only]:
+    for tag in tags_with_runs(ports.repository):
         length = journal.length(folders.run_dir(ports.repository, tag))
         try:
             run = require_run(ports.repository, tag)
@@ -99,6 +100,9 @@ def pass_over_one(ports: Ports, tag: str, snapshot: Snapshot, *, noted_length: i
         return RunPass(tag=tag, lines=tuple(lines), error=error)
     except OSError as error:
         return RunPass(tag=tag, lines=tuple(lines), error=storage_error(error))
+    except Exception as error:  # a mistake of ours about one run must not stop the others: it is printed whole
+        lines += traceback.format_exc().splitlines()
+        return RunPass(tag=tag, lines=tuple(lines), error=OrchError(f"a mistake in orch: {type(error).__name__}: {error}"))
 
 
 def reconcile(
@@ -108,11 +112,11 @@ def reconcile(
     run = read_run(ports.repository, tag)
     if run is None:
         return None
-    seen = observe(ports.repository, run, snapshot)
+    seen = observe(ports, run, snapshot)
     for _ in range(ROUNDS_AT_MOST):
         run = _note_news(run, seen, locked, ports, say)
         before = run.events
-        actions = do.decide(run, seen, ports.clock())
+        actions = do.decide(run, seen, run.spec.policy(ports.policy), ports.clock())
         seen = _act_on(actions, run, seen, locked, ports, say)
         run = _refold(ports, tag)
         if run.events == before:
@@ -123,14 +127,14 @@ def reconcile(
 def catch_up(ports: Ports, tag: str, snapshot: Snapshot, locked: journal.LockedJournal) -> None:
     """Note the news of one run and do nothing about it."""
     run = _refold(ports, tag)
-    _note_news(run, observe(ports.repository, run, snapshot), locked, ports, lambda line: None)
+    _note_news(run, observe(ports, run, snapshot), locked, ports, lambda line: None)
 
 
 def _note_news(
     run: Run, seen: Observation, locked: journal.LockedJournal, ports: Ports, say: Callable[[str], None],
 ) -> Run:
     for _ in range(ROUNDS_AT_MOST):
-        facts = news(run, seen, ports.clock())
+        facts = news(run, seen, run.spec.policy(ports.policy), ports.clock())
         if not facts:
             return run
         for fact in facts:

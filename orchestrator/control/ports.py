@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import folders, journal
 from orchestrator.core.fold import fold
 from orchestrator.errors import JournalError, OrchError, SlurmError, StorageError, UnknownTag
-from orchestrator.model import JobSeen, Run
+from orchestrator.model import JobSeen, Policy, Run
 from orchestrator.slurm.protocol import Slurm
 
 
@@ -21,6 +21,8 @@ class Ports:
 
     repository: Path
     slurm: Slurm
+    slurm_name: str = ""               # the slurm.conf in use; "": the system's. A run is of the Slurm it was submitted to
+    policy: Policy = field(default_factory=Policy)  # orch.yaml's, as it is now
     clock: Callable[[], float]
     new_id: Callable[[], str]
 
@@ -57,6 +59,12 @@ def read_run(repository: Path, tag: str) -> Run | None:
     return fold(events)
 
 
+def job_tags(repository: Path) -> list[str]:
+    """Tags that have a job folder, by name."""
+    jobs = repository / "jobs"
+    return sorted(path.name for path in jobs.iterdir() if path.is_dir()) if jobs.is_dir() else []
+
+
 def require_run(repository: Path, tag: str) -> Run:
     """The run. Raises UnknownTag with the nearest one suggested, JournalError for a journal that lost all it held."""
     run = read_run(repository, tag)
@@ -64,6 +72,8 @@ def require_run(repository: Path, tag: str) -> Run:
         raise JournalError(f"{path}: has no whole event in it",
                            hint=f"restore it from a copy; or `orch submit {tag}` begins it anew, with its checkpoints and "
                                 "with the jobs that Slurm still has of it")
+    if run is None and folders.job_dir(repository, tag).is_dir():
+        raise UnknownTag(f"jobs/{tag} has never been submitted", hint=f"`orch submit {tag}`")
     if run is None:
         raise unknown_tag(tag, tags_with_runs(repository), "run")
     return run

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from orchestrator import folders, journal
 from orchestrator.control.passes import catch_up, pass_over_all, reconcile
-from orchestrator.control.ports import Ports, ask_slurm, require_run
+from orchestrator.control.ports import Ports, ask_slurm, read_all, require_run
 from orchestrator.errors import Refused, SlurmUnreachable, TimedOut
 from orchestrator.model import Phase, Run
+from orchestrator.views.facts import how_to_go_on, state_word
 
 LOCK_WAIT_S = 10.0
 
@@ -30,8 +30,8 @@ def cancel(ports: Ports, tag: str, *, now: bool) -> Run:
 
 
 def _refuse_over(run: Run) -> None:
-    if run.over:
-        raise Refused(f"{run.spec.tag} is {run.phase}", hint=f"`orch submit {run.spec.tag} --again` continues it")
+    if run.over or run.phase == Phase.CANCELLING:
+        raise Refused(f"{run.spec.tag} is {run.phase}", hint=f"`orch submit {run.spec.tag} --again` continues it later")
 
 
 def _refuse_unless_held(run: Run) -> None:
@@ -59,27 +59,33 @@ def _ask(ports: Ports, tag: str, event: str, refuse: Callable[[Run], None], **co
     return after
 
 
+def dependents(ports: Ports, tag: str) -> list[str]:
+    """Runs that wait for this one (``--after``) and will start when it has ended for good."""
+    runs, _ = read_all(ports.repository)
+    return [run.spec.tag for run in runs if tag in run.spec.after_tags and not run.over and not run.attempts]
+
+
 def wait_for(
     ports: Ports, tag: str, states: frozenset[str], *, timeout_s: float | None, every_s: float,
-    sleep: Callable[[float], None], daemon_runs: Callable[[Path], bool],
+    sleep: Callable[[float], None], monotonic: Callable[[], float],
 ) -> Run:
-    """Until the run's phase is one of ``states``; runs passes itself where no daemon does.
+    """Until the run's phase is one of ``states``; passes over all runs meanwhile, as a daemon would.
 
-    Raises TimedOut, and Refused when the run ended in a state that can never become one of these by itself.
+    Raises TimedOut; Refused when the run is over or held in another state, which it will not leave by itself.
     """
-    began, passed_at = ports.clock(), float("-inf")
+    began = passed_at = monotonic()
     while True:
+        pass_over_all(ports)
         run = require_run(ports.repository, tag)
         if run.phase in states:
             return run
         if run.over:
             raise Refused(f"{tag} is {run.phase}", hint="that will not change by itself")
-        now = ports.clock()
-        if timeout_s is not None and now - began >= timeout_s:
-            raise TimedOut(f"{tag} is {run.phase} after {timeout_s:g} s, not {' or '.join(sorted(states))}",
-                           hint=f"`orch explain {tag}` says what it waits for")
-        if now - passed_at >= every_s and not daemon_runs(ports.repository):
-            pass_over_all(ports, only=tag)
-            passed_at = ports.clock()
-            continue
-        sleep(0.5)
+        if run.phase == Phase.HELD and run.live is None:
+            raise Refused(f"{tag} is held: {run.phase_reason}", hint=how_to_go_on(run))
+        passed_at = monotonic()
+        while monotonic() - passed_at < every_s:
+            if timeout_s is not None and monotonic() - began >= timeout_s:
+                raise TimedOut(f"{tag} is {state_word(run)} after {timeout_s:g} s, not {' or '.join(sorted(states))}",
+                               hint=f"`orch explain {tag}` says what it waits for")
+            sleep(0.2)

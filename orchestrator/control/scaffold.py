@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator import folders
 from orchestrator.config import CONFIG_NAME
 from orchestrator.control.checks import check_tag
-from orchestrator.control.ports import unknown_tag
+from orchestrator.control.ports import job_tags, unknown_tag
 from orchestrator.errors import UserError
 
 ORCH_YAML = """\
@@ -20,7 +20,7 @@ profiles:
     # account:
     # qos:
     # gres: gpu:1            # GPUs a node
-    cpus: 2
+    cpus: 1
     memory: 2G
     time: 8h                 # Slurm's limit for one attempt; a run goes on across as many as it needs
     lead: 5m                 # notice before the limit; longer than your slowest save
@@ -57,6 +57,7 @@ AGENTS = """\
 - Never edit anything below `runs/`.
 """
 
+VENDORED = "VENDORED"
 IGNORED = ("/runs/", "/.orch/", "/ops/STATE.md", "/ops/state.json")
 
 JOB_SH = """\
@@ -81,7 +82,11 @@ JOB_YAML = """\
 
 
 def init_repository(folder: Path) -> list[str]:
-    """Lines that say what was made and what was left."""
+    """Lines that say what was made and what was left. Raises UserError inside another repository of orch's."""
+    above = next((parent for parent in folder.absolute().parents if (parent / CONFIG_NAME).exists()), None)
+    if above is not None and not (folder / CONFIG_NAME).exists():
+        raise UserError(f"{above} has an {CONFIG_NAME} already, and this folder is below it",
+                        hint=f"work from there; a repository of its own begins with `touch {CONFIG_NAME}` here")
     lines = []
     for name, text in ((CONFIG_NAME, ORCH_YAML), ("ops/decisions.md", DECISIONS), ("AGENTS.md", AGENTS)):
         lines.append(_write_new(folder / name, text, folder))
@@ -119,9 +124,7 @@ def new_job(repository: Path, tag: str, source: str | None) -> list[str]:
         check_tag(source)
         origin = folders.job_dir(repository, source)
         if not origin.is_dir():
-            jobs = repository / "jobs"
-            known = sorted(p.name for p in jobs.iterdir() if p.is_dir()) if jobs.is_dir() else []
-            raise unknown_tag(source, known, "job folder")
+                raise unknown_tag(source, job_tags(repository), "job folder")
         shutil.copytree(origin, target, ignore=shutil.ignore_patterns("__pycache__"))
         return [f"copied jobs/{source} to jobs/{tag}", f"next: edit jobs/{tag}/job.sh, then `orch submit {tag}`"]
     target.mkdir(parents=True)
@@ -129,3 +132,22 @@ def new_job(repository: Path, tag: str, source: str | None) -> list[str]:
     folders.replace_file(target / "job.yaml", JOB_YAML)
     return [f"wrote jobs/{tag}/job.sh and jobs/{tag}/job.yaml",
             f"next: write the command into jobs/{tag}/job.sh, then `orch submit {tag}`"]
+
+
+def vendor_library(repository: Path) -> str:
+    """Copy the trainer library into the repository; only an earlier copy is ever replaced."""
+    import orch_trainer
+
+    source, target = Path(orch_trainer.__file__).resolve().parent, repository / "orch_trainer"
+    if target.resolve() == source:
+        raise UserError(f"{target} is the library itself", hint="nothing needs to be copied here")
+    if target.exists() and not (target / VENDORED).exists():
+        raise UserError(f"{target} is there already, and is no earlier copy", hint="move it out of the way first")
+    fresh = repository / ".orch_trainer.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(source, fresh, ignore=shutil.ignore_patterns("__pycache__"))
+    (fresh / VENDORED).write_text("A copy made by `orch vendor`; run it again to renew it.\n")
+    if target.exists():
+        shutil.rmtree(target)
+    fresh.rename(target)
+    return f"copied the trainer library to {target}; commit it"

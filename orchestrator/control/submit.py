@@ -17,12 +17,14 @@ from orchestrator import folders, journal
 from orchestrator.checkpoints import complete_checkpoints
 from orchestrator.config import Config, Job, load_config, load_job
 from orchestrator.control import checks
+from orchestrator.control.act import next_number
 from orchestrator.control.passes import reconcile
-from orchestrator.control.ports import Ports, ask_slurm, read_run, tags_with_runs, unknown_tag
+from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, tags_with_runs, unknown_tag
 from orchestrator.core.script import batch_script, repository_name
 from orchestrator.errors import Refused, SlurmUnreachable, SubmissionRejected, UserError
 from orchestrator.model import Phase, Run, RunSpec
 from orchestrator.units import parse_size_bytes
+from orchestrator.views.facts import how_to_go_on
 
 # What a job inherits from the shell that submitted it; everything else must be named by `env:`.
 _INHERITED = re.compile(
@@ -58,7 +60,7 @@ def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> Ru
     config = load_config(repository)
     folder = folders.job_dir(repository, request.tag)
     if not folder.is_dir():
-        raise unknown_tag(request.tag, _job_tags(repository), "job folder jobs/" + request.tag + ", so no run")
+        raise unknown_tag(request.tag, job_tags(repository), "job folder jobs/" + request.tag + ", so no run")
     script = folder / "job.sh"
     checks.check_script(script)
     job = load_job(folder)
@@ -69,14 +71,10 @@ def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> Ru
         except ValueError as error:
             raise UserError(f"--memory: {error}") from None
     tags, jobs = _split_after(ports, request.tag, (*job.after, *request.after))
-    policy = config.policy
-    if job.interval_s is not None:
-        policy = replace(policy, checkpoint_interval_s=job.interval_s)
-    if job.keep is not None:
-        policy = replace(policy, checkpoints_kept=job.keep)
     return RunSpec(
         tag=request.tag, repository=str(repository), repository_name=repository_name(str(repository)), python=sys.executable,
-        profile=profile, policy=policy, script_sha256=hashlib.sha256(script.read_bytes()).hexdigest(),
+        profile=profile, slurm=ports.slurm_name, interval_s=job.interval_s, keep=job.keep,
+        script_sha256=hashlib.sha256(script.read_bytes()).hexdigest(),
         environment=recorded_environment(environ, config, job), env_file=_env_file(folder, job),
         finished_when=job.finished_when, after_tags=tags, after_jobs=jobs, what=job.what)
 
@@ -91,7 +89,7 @@ def check_spec(ports: Ports, spec: RunSpec) -> None:
                             hint="name a run's tag instead, or leave it out if that job has ended")
     kept = complete_checkpoints(folders.checkpoint_dir(folders.run_dir(repository, spec.tag)))
     largest = max((c.size_bytes for c in kept), default=0)
-    checks.check_room(repository, largest * max(0, spec.policy.checkpoints_kept + 1 - len(kept)))
+    checks.check_room(repository, largest * max(0, spec.policy(ports.policy).checkpoints_kept + 1 - len(kept)))
     job = load_job(folders.job_dir(repository, spec.tag))
     if job.validate:
         checks.run_validate(job.validate, repository)
@@ -104,10 +102,14 @@ def known_already(ports: Ports, tag: str, *, again: bool) -> Run | None:
 
 
 def preview(ports: Ports, spec: RunSpec) -> str:
-    """The very script that the first attempt would get (``--dry-run``)."""
+    """The very script that the next attempt would get now (``--dry-run``), but for its submission id."""
     run_dir = folders.run_dir(ports.repository, spec.tag)
-    return batch_script(spec, number=1, submission_id="DRYRUN", folder=folders.attempt_dir(run_dir, 1),
-                        behind=spec.after_jobs, first=True)
+    before = read_run(ports.repository, spec.tag)
+    upstream = [read_run(ports.repository, tag) for tag in spec.after_tags]
+    jobs = tuple(run.last_job_id for run in upstream if run is not None and not run.over and run.last_job_id)
+    number = next_number(before, run_dir) if before is not None else 1
+    return batch_script(spec, number=number, submission_id="DRYRUN", folder=folders.attempt_dir(run_dir, number),
+                        behind=(*jobs, *spec.after_jobs), nice=ports.policy.finish_first)
 
 
 def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
@@ -121,7 +123,9 @@ def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
     with journal.locked(run_dir, wait_s=10.0, clock=ports.clock) as locked:
         before = read_run(ports.repository, spec.tag)
         if before is not None and _already(before, again):
-            return Submitted(run=before, already=True)
+            # a submission that was cut short is completed; one that is under way is left as it is
+            run = reconcile(ports, spec.tag, ask_slurm(ports.slurm), locked, lines.append)
+            return Submitted(run=run or before, already=True, lines=tuple(lines))
         for name in ("attempts", "checkpoints"):
             (run_dir / name).mkdir(exist_ok=True)
         script = folders.job_dir(ports.repository, spec.tag) / "job.sh"
@@ -137,20 +141,23 @@ def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
         raise SlurmUnreachable(f"{spec.tag} is recorded, and Slurm does not answer: {snapshot.silent}",
                                hint="`orch daemon` or `orch tick` will queue it when Slurm is back")
     if run.phase == Phase.HELD:
-        raise SubmissionRejected(run.phase_reason, hint=f"mend it, then `orch release {spec.tag}`")
+        raise SubmissionRejected(run.phase_reason, hint=f"mend it, then `orch submit {spec.tag} --again`")
     return Submitted(run=run, lines=tuple(lines))
 
 
 def _already(run: Run, again: bool) -> bool:
+    """Whether the run is under way. Raises Refused where it is not, and ``again`` does not help or was not said."""
     tag = run.spec.tag
-    if run.phase == Phase.HELD:
-        raise Refused(f"{tag} is held: {run.phase_reason or 'by ' + run.held_by}", hint=f"`orch release {tag}` lets it go on")
     if run.phase == Phase.CANCELLING:
         raise Refused(f"{tag} is being cancelled", hint=f"`orch wait {tag} --for cancelled`, then submit it with --again")
+    if run.phase == Phase.HELD:
+        if again and run.live is None and not run.waiting:
+            return False
+        raise Refused(f"{tag} is held: {run.phase_reason or 'by ' + run.held_by}", hint=how_to_go_on(run))
     if run.over and not again:
         raise Refused(f"{tag} is {run.phase} already",
-                      hint=f"`orch submit {tag} --again` continues it from its newest checkpoint; "
-                           f"`orch new OTHER --from {tag}` begins another")
+                      hint=f"`orch submit {tag} --again` continues it from its newest checkpoint, with job.sh and profile as "
+                           f"they are now; `orch new OTHER --from {tag}` begins another")
     return not run.over
 
 
@@ -158,7 +165,7 @@ def _split_after(ports: Ports, tag: str, after: tuple[str, ...]) -> tuple[tuple[
     """Tags and job ids apart. A run of that name wins over a job of that number."""
     known = tags_with_runs(ports.repository)
     tags, jobs = [], []
-    for item in dict.fromkeys(after):
+    for item in dict.fromkeys(name for given in after for name in given.split(",") if name):
         if item in known:
             tags.append(item)
         elif item.isdigit():
@@ -182,11 +189,6 @@ def _check_cycle(ports: Ports, tag: str, upstream: str) -> None:
         run = read_run(ports.repository, name) if name not in seen else None
         seen.add(name)
         path.extend(run.spec.after_tags if run else ())
-
-
-def _job_tags(repository: Path) -> list[str]:
-    jobs = repository / "jobs"
-    return sorted(p.name for p in jobs.iterdir() if p.is_dir()) if jobs.is_dir() else []
 
 
 def _env_file(folder: Path, job: Job) -> str | None:

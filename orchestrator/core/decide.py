@@ -1,4 +1,4 @@
-"""What to do about a run: ``decide(run, seen, now)`` gives a list of actions and reaches nothing.
+"""What to do about a run: ``decide(run, seen, policy, now)`` gives a list of actions and reaches nothing.
 
 Level-triggered: the same run and the same observation give the same actions, whatever woke the pass; an action that was done
 and confirmed in the journal is not given again. Every action carries, in ``why``, the sentence that ``orch explain`` prints.
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.news import without_progress
+from orchestrator.core.news import COUNTED_ENDINGS, stood_down_in_a_row, without_progress
 from orchestrator.core.observation import Control, Observation
 from orchestrator.core.script import dependency, dependency_jobs
-from orchestrator.model import Attempt, Ending, JobSeen, Phase, Run, Submission, SubmissionState
+from orchestrator.model import ENDED_STATES, Attempt, JobSeen, Phase, Policy, Run, Submission, SubmissionState
 
 # A scancel that seems to have had no effect is sent again after this long.
 ASK_AGAIN_AFTER_S = 60.0
@@ -25,7 +25,7 @@ class QueueAttempt:
     """sbatch one more attempt, behind these jobs."""
 
     behind: tuple[str, ...]
-    first: bool
+    nice: bool                         # a new run steps back behind the successors of those under way
     delay_s: float
     why: str
 
@@ -78,18 +78,18 @@ class Wait:
 Action = QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | WriteControl | Wait
 
 
-def decide(run: Run, seen: Observation, now: float) -> list[Action]:
+def decide(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     """The actions for this run. ``[Wait]`` when there is nothing to do."""
     if seen.silent is not None:
         return [Wait(why=f"Slurm does not answer ({seen.silent}); nothing is decided until it does")]
-    actions = [*_control(run, seen), *_BY_PHASE[run.phase](run, seen, now)]
+    actions = [*_strays(run, seen, now), *_control(run, seen, policy), *_BY_PHASE[run.phase](run, seen, policy, now)]
     return actions or [Wait(why=_rest(run, seen))]
 
 
 # --- one function a phase -----------------------------------------------------------------------------------------------
 
 
-def _active(run: Run, seen: Observation, now: float) -> list[Action]:
+def _active(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     waiting = run.waiting
     if any(s.state == SubmissionState.INTENDED for s in waiting):
         return [Wait(why="a submission's result is not known yet; Slurm is searched for its id before another is made")]
@@ -97,11 +97,11 @@ def _active(run: Run, seen: Observation, now: float) -> list[Action]:
         ResumeJob(submission_id=s.id, job_id=s.job_id, why="the run was released")
         for s in waiting if s.held and s.job_id is not None]
     actions += _repoint(run, seen)
-    actions += _queue(run, seen, now)
+    actions += _queue(run, seen, policy, now)
     return actions
 
 
-def _held(run: Run, seen: Observation, now: float) -> list[Action]:
+def _held(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     why = f"the run is held: {run.phase_reason}" if run.phase_reason else "the run is held"
     if run.held_by == "user":
         return [PauseJob(submission_id=s.id, job_id=s.job_id, why=why)
@@ -109,19 +109,19 @@ def _held(run: Run, seen: Observation, now: float) -> list[Action]:
     return _cancel_waiting(run, now, why)
 
 
-def _cancelling(run: Run, seen: Observation, now: float) -> list[Action]:
+def _cancelling(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     actions = _cancel_waiting(run, now, "the run is being cancelled: the successor first")
     live = run.live
     if live is None:
         return actions
     patience_s = 0.0 if run.cancel_now else run.spec.profile.lead_s + CANCEL_MARGIN_S
     if now - run.phase_since >= patience_s and _may_ask(run, "cancel", live.job_id, now):
-        words = "at once, as asked" if run.cancel_now else "it did not stop within its lead"
-        actions.append(CancelJob(job_id=live.job_id, why=f"attempt {live.number} is ended {words}"))
+        words = "asked to end at once" if run.cancel_now else "did not stop within its lead"
+        actions.append(CancelJob(job_id=live.job_id, why=f"attempt {live.number} {words}"))
     return actions
 
 
-def _over(run: Run, seen: Observation, now: float) -> list[Action]:
+def _over(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     return _cancel_waiting(run, now, f"the run is {run.phase}")
 
 
@@ -134,7 +134,7 @@ _BY_PHASE = {
 # --- queueing -----------------------------------------------------------------------------------------------------------
 
 
-def _queue(run: Run, seen: Observation, now: float) -> list[Action]:
+def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     """At most one sbatch a decision: the next one is decided on what this one came to."""
     live, waiting = run.live, run.waiting
     if live is None and not waiting:
@@ -142,12 +142,15 @@ def _queue(run: Run, seen: Observation, now: float) -> list[Action]:
         if blocked:
             return [Wait(why=blocked)]
         last = _last_ended(run)
-        delay_s, why_delay = _delay(run, now)
-        why = f"attempt {last.number} ended ({last.ending}): the next one continues" if last else "first attempt"
-        return [QueueAttempt(behind=_upstream_jobs(run, seen), first=not run.attempts, delay_s=delay_s,
+        delay_s, why_delay = _delay(run, policy, now)
+        first = _first(run)
+        why = "first attempt"
+        if last is not None and not first:
+            why = f"attempt {last.number} ended ({last.ending}): the next one continues"
+        return [QueueAttempt(behind=_upstream_jobs(run, seen), nice=first and policy.finish_first, delay_s=delay_s,
                              why=why + why_delay)]
     ahead = len(waiting) - (0 if live is not None else 1)
-    if ahead >= run.spec.policy.successors_ahead:
+    if ahead >= policy.successors_ahead:
         return []
     if run.submissions[-1].state == SubmissionState.REJECTED:
         return [Wait(why=f"no successor ahead: Slurm refused it ({run.submissions[-1].reason}); "
@@ -156,7 +159,7 @@ def _queue(run: Run, seen: Observation, now: float) -> list[Action]:
     assert behind is not None, "a queued submission has a job id"
     if live is not None and not _still_there(seen, live):
         return [Wait(why=f"attempt {live.number} is about to end; its ending decides what is queued")]
-    return [QueueAttempt(behind=(behind,), first=False, delay_s=0.0, why=f"a successor behind job {behind}")]
+    return [QueueAttempt(behind=(behind,), nice=False, delay_s=0.0, why=f"a successor behind job {behind}")]
 
 
 def _still_there(seen: Observation, live: Attempt) -> bool:
@@ -169,15 +172,26 @@ def _last_ended(run: Run) -> Attempt | None:
     return ended[-1] if ended else None
 
 
-def _delay(run: Run, now: float) -> tuple[float, str]:
-    """Back-off after endings without progress, doubling; none after planned stops or with progress."""
+def _first(run: Run) -> bool:
+    """Nothing of the run has trained since it was submitted, or submitted again."""
+    return run.live is None and all((a.ended_sequence or 0) <= run.released_sequence for a in run.attempts)
+
+
+def _delay(run: Run, policy: Policy, now: float) -> tuple[float, str]:
+    """Back-off, doubling, after endings without progress and after submissions that stood down one after another; none after
+    planned stops or with progress."""
     misses, last = without_progress(run), _last_ended(run)
-    if not misses or last is None or last.ended_at is None or last.ending not in (Ending.CRASH, Ending.HUNG):
-        return 0.0, ""
-    policy = run.spec.policy
-    wait_s = min(policy.backoff_s * 2 ** (misses - 1), policy.backoff_at_most_s)
-    left_s = max(0.0, last.ended_at + wait_s - now)
-    return left_s, f", after a back-off of {wait_s:.0f} s ({misses} without progress)"
+    if misses and last is not None and last.ended_at is not None and last.ending in COUNTED_ENDINGS:
+        return _rest_of_wait(policy, misses, last.ended_at, now, f"{misses} without progress")
+    idle = stood_down_in_a_row(run)
+    if len(idle) >= 2:
+        return _rest_of_wait(policy, len(idle) - 1, idle[-1], now, f"{len(idle)} stood down in a row")
+    return 0.0, ""
+
+
+def _rest_of_wait(policy: Policy, count: int, since: float, now: float, why: str) -> tuple[float, str]:
+    wait_s = min(policy.backoff_s * 2 ** min(count - 1, 20), policy.backoff_at_most_s)
+    return max(0.0, since + wait_s - now), f", after a back-off of {wait_s:.0f} s ({why})"
 
 
 # --- waiting behind other runs --------------------------------------------------------------------------------------------
@@ -192,8 +206,7 @@ def _blocked(seen: Observation) -> str:
 
 def _upstream_jobs(run: Run, seen: Observation) -> tuple[str, ...]:
     jobs = tuple(u.last_job_id for u in seen.upstream if not u.over and u.last_job_id is not None)
-    first = not run.attempts and not any(s.state == SubmissionState.ENDED for s in run.submissions)
-    return (*jobs, *(run.spec.after_jobs if first else ()))
+    return (*jobs, *(run.spec.after_jobs if _first(run) else ()))
 
 
 def _repoint(run: Run, seen: Observation) -> list[Action]:
@@ -220,6 +233,15 @@ def _cancel_waiting(run: Run, now: float, why: str) -> list[Action]:
             for s in reversed(run.waiting) if s.job_id is not None and _may_ask(run, "cancel", s.job_id, now)]
 
 
+def _strays(run: Run, seen: Observation, now: float) -> list[Action]:
+    """Jobs that Slurm still has although their submission was given up: one that was believed gone, or one too many."""
+    given_up = {s.id for s in run.submissions if s.state in (SubmissionState.DROPPED, SubmissionState.REJECTED)}
+    return [CancelJob(job_id=job.job_id, why="its submission was given up, and Slurm still has it")
+            for submission_id, job in seen.jobs.items()
+            if submission_id in given_up and job.state not in ENDED_STATES and job.state != "COMPLETING"
+            and _may_ask(run, "cancel", job.job_id, now)]
+
+
 def _may_ask(run: Run, kind: str, job_id: str, now: float) -> bool:
     asked_at = run.requests.get(f"{kind} {job_id}")
     return asked_at is None or now - asked_at >= ASK_AGAIN_AFTER_S
@@ -228,13 +250,15 @@ def _may_ask(run: Run, kind: str, job_id: str, now: float) -> bool:
 # --- control.json -----------------------------------------------------------------------------------------------------------
 
 
-def _control(run: Run, seen: Observation) -> list[Action]:
-    """What the running trainer should read; nobody reads it while nothing runs or waits."""
-    if run.live is None and not run.waiting:
-        return []
-    interval_s = run.spec.policy.checkpoint_interval_s
+def _control(run: Run, seen: Observation, policy: Policy) -> list[Action]:
+    """What the running trainer should read. Nobody reads it while nothing runs or waits, but an old stop request must be
+    gone before the next attempt is queued."""
+    interval_s = policy.checkpoint_interval_s
     stop = "cancel" if run.phase == Phase.CANCELLING and not run.cancel_now else None
     have = seen.control
+    old_stop = have is not None and have.stop is not None and run.phase == Phase.ACTIVE
+    if run.live is None and not run.waiting and not old_stop:
+        return []
     if have is not None and have.interval_s == interval_s and have.stop == stop:
         return []
     wanted = Control(seq=have.seq + 1 if have else 1, interval_s=interval_s, stop=stop, save=have.save if have else 0)

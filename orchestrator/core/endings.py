@@ -25,7 +25,6 @@ class Evidence:
 
     job: JobSighting
     end: EndRecord | None = None
-    started: bool = True               # there is a start record
     heartbeat_age_s: float | None = None
     checkpoint_step: int | None = None
     saved_after_notice: bool = False   # as seen now: a save may complete after the provisional record was written
@@ -77,7 +76,7 @@ def _from_end_record(evidence: Evidence, end: EndRecord) -> Verdict:
     if state in ("NODE_FAIL", "BOOT_FAIL"):
         return Verdict(Ending.NODE_FAILURE, f"Slurm: {state}")
     if end.exit_code == 0:
-        return Verdict(Ending.NO_RESULT, "exit 0, and what counts as finished is missing")
+        return Verdict(Ending.NO_RESULT, _no_result(end))
     if end.exit_code == EXIT_CONTINUE and end.trainer == "stopped":
         return Verdict(Ending.LIMIT_SAVED, "the trainer stopped by itself, to be continued")
     never_began = end.first_step_at is None if end.knows_orch else end.exit_code in _CALLED_WRONGLY
@@ -114,8 +113,6 @@ def _from_slurm(evidence: Evidence, state: str) -> Verdict:
         return Verdict(Ending.PREEMPTED_SAVED if saved else Ending.PREEMPTED_UNSAVED, words)
     if state in ("CANCELLED", "REVOKED") or evidence.cancel_requested:
         return Verdict(Ending.CANCELLED, words)
-    if not evidence.started:
-        return Verdict(Ending.SETUP_FAILURE, f"{words}, and its supervisor never reported")
     if end is not None and end.notice is not None:
         return _after_notice(evidence, end, state)
     return Verdict(Ending.CRASH, f"{words}, its supervisor was killed")
@@ -132,6 +129,12 @@ def _forgotten(evidence: Evidence) -> Verdict | None:
     if end is not None and end.notice in ("limit", "preempt", "cancel"):
         return _after_notice(evidence, end, "")
     return Verdict(Ending.VANISHED, "no end record, no heartbeat, and Slurm does not know the job")
+
+
+def _no_result(end: EndRecord) -> str:
+    if end.knows_orch:
+        return "exit 0, and training.finish() was not called"
+    return "exit 0, and no `finished_when` file that is newer than the attempt's start"
 
 
 def _code_words(end: EndRecord) -> str:

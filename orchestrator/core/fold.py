@@ -31,7 +31,6 @@ from orchestrator.model import (
     Attempt,
     Ending,
     Phase,
-    Policy,
     Profile,
     Run,
     RunSpec,
@@ -70,7 +69,6 @@ def spec_from_event(data: dict[str, Any]) -> RunSpec:
     """The spec as the ``submit`` event carries it (``dataclasses.asdict`` of a RunSpec, through JSON)."""
     data = dict(data)
     data["profile"] = Profile(**data["profile"])
-    data["policy"] = Policy(**data["policy"])
     data["after_tags"] = tuple(data.get("after_tags", ()))
     data["after_jobs"] = tuple(data.get("after_jobs", ()))
     return RunSpec(**data)
@@ -108,7 +106,8 @@ def _settle(state: SubmissionState, *, only_from: frozenset[SubmissionState]) ->
             return run
         job_id = event.get("job_id", submission.job_id)
         return _with_submission(run, submission.id, state=state, job_id=None if job_id is None else str(job_id),
-                                reason=str(event.get("reason", "")))
+                                reason=str(event.get("reason", "")),
+                                stood_down_at=float(event["t"]) if event.get("why") == "stood down" else None)
     return update
 
 
@@ -148,7 +147,8 @@ def _ended(run: Run, event: Event) -> Run:
             a, ended_at=float(event["ended_at"]), ended_sequence=run.events, ending=Ending(event["ending"]),
             reason=str(event.get("reason", "")), checkpoint_step=event.get("checkpoint_step"),
             last_step=event.get("last_step"), exit_code=event.get("exit_code"),
-            first_step_at=event.get("first_step_at"), saved_at=event.get("saved_at"))
+            first_step_at=event.get("first_step_at"), saved_at=event.get("saved_at"),
+            knows_orch=bool(event.get("knows_orch", True)))
         if a.epoch == epoch and a.live else a
         for a in run.attempts)
     run = replace(run, attempts=attempts)
@@ -171,7 +171,7 @@ def _held(run: Run, event: Event) -> Run:
 def _released(run: Run, event: Event) -> Run:
     if run.phase != Phase.HELD:
         return run
-    return _phase(run, event, Phase.ACTIVE, held_by="", released_sequence=run.events)
+    return _phase(run, {**event, "reason": ""}, Phase.ACTIVE, held_by="", released_sequence=run.events)
 
 
 def _cancel(run: Run, event: Event) -> Run:
@@ -189,11 +189,11 @@ def _finished(run: Run, event: Event) -> Run:
 
 
 def _reopened(run: Run, event: Event) -> Run:
-    """A person asked for a finished or cancelled run again, perhaps with another spec."""
-    if not run.over:
+    """A person asked for a finished, cancelled or held run again, with job.sh and resources as they are now."""
+    if not run.over and run.phase != Phase.HELD:
         return run
     spec = spec_from_event(event["spec"]) if "spec" in event else run.spec
-    return _phase(run, event, Phase.ACTIVE, spec=spec, metrics={}, cancel_now=False, held_by="",
+    return _phase(run, {**event, "reason": ""}, Phase.ACTIVE, spec=spec, metrics={}, cancel_now=False, held_by="",
                   released_sequence=run.events)
 
 

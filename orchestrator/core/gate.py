@@ -83,11 +83,14 @@ def _behind(run: Run, my_sequence: int, predecessor: Predecessor) -> GateAnswer:
         return GateAnswer(Leave.DONE, f"attempt {predecessor.number} finished the run")
     if ending in GOES_ON:
         return GateAnswer(Leave.GO, f"attempt {predecessor.number} ended: {ending}")
-    if ending in GOES_ON_WITH_PROGRESS and _progressed(predecessor):
+    if ending in GOES_ON_WITH_PROGRESS and _may_have_progressed(predecessor):
         return GateAnswer(Leave.GO, f"attempt {predecessor.number} ended: {ending}, with progress")
     return GateAnswer(Leave.STAND_DOWN, f"attempt {predecessor.number} ended: {ending}")
 
 
-def _progressed(predecessor: Predecessor) -> bool:
-    step = predecessor.evidence.checkpoint_step
+def _may_have_progressed(predecessor: Predecessor) -> bool:
+    """A newer complete checkpoint, or a trainer that knows nothing of orch: unknown progress is not "none"."""
+    step, end = predecessor.evidence.checkpoint_step, predecessor.evidence.end
+    if step is None and end is not None and not end.knows_orch:
+        return True
     return step is not None and step > (predecessor.resume_step if predecessor.resume_step is not None else -1)

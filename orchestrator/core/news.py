@@ -18,6 +18,7 @@ from orchestrator.model import (
     JobGone,
     JobSeen,
     Phase,
+    Policy,
     Run,
     Submission,
     SubmissionState,
@@ -32,13 +33,13 @@ LOST_AFTER_S = 60.0
 RECORD_LAG_S = 15.0
 
 
-def news(run: Run, seen: Observation, now: float) -> list[Fact]:
+def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
     """The next round of facts, [] when the journal knows everything."""
-    for round_ in (_submissions, _starts, _endings, _drops, _phase):
+    for round_ in (_submissions, _starts, _endings, _drops):
         facts = list(round_(run, seen, now))
         if facts:
             return facts
-    return []
+    return list(_phase(run, seen, policy))
 
 
 # --- submissions whose sbatch was not settled, and jobs that the journal does not know ---------------------------------
@@ -107,6 +108,7 @@ def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
                    "last_step": _last_step(record),
                    "first_step_at": end.first_step_at if end else None,
                    "saved_at": record.saved_at if record else None,
+                   "knows_orch": (end is not None and end.knows_orch) or (record is not None and record.knows_orch),
                    **({"left_behind": list(end.left_behind)} if end and end.left_behind else {})}
 
 
@@ -124,9 +126,10 @@ def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Obser
 
 
 def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:
-    if record is not None and record.end is not None:
+    """A provisional record tells when the notice came, not when the attempt ended."""
+    if record is not None and record.end is not None and not record.end.provisional:
         return record.end.ended_at
-    if isinstance(job, JobSeen) and job.end_at is not None:
+    if isinstance(job, JobSeen) and job.state in ENDED_STATES and job.end_at is not None:
         return min(job.end_at, now)
     if record is not None and record.heartbeat_at is not None:
         return record.heartbeat_at
@@ -152,18 +155,26 @@ def _step_at_end(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: O
 
 
 def _drops(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    """One submission a round: what its end means for the run may settle the others."""
     reasons = {s.submission_id: s.reason for s in seen.stood_down}
     for submission in run.submissions:
         if submission.state != SubmissionState.QUEUED:
             continue
         job = seen.job(submission.id)
-        if submission.id in reasons:
-            yield {"event": "dropped", "submission_id": submission.id, "why": "stood down", "reason": reasons[submission.id]}
+        facts: list[Fact] = []
+        if isinstance(job, JobSeen) and job.state == "CANCELLED" and f"cancel {job.job_id}" not in run.requests:
+            facts = list(_never_started(run, submission, job))  # also when it stood down at its gate because of that
+        elif submission.id in reasons:
+            facts = [{"event": "dropped", "submission_id": submission.id, "why": "stood down",
+                      "reason": reasons[submission.id]}]
         elif isinstance(job, JobGone):
-            yield {"event": "dropped", "submission_id": submission.id, "why": "gone",
-                   "reason": f"Slurm does not know job {submission.job_id}"}
+            facts = [{"event": "dropped", "submission_id": submission.id, "why": "gone",
+                      "reason": f"Slurm does not know job {submission.job_id}"}]
         elif isinstance(job, JobSeen) and job.state in ENDED_STATES and not _too_fresh(job, now):
-            yield from _never_started(run, submission, job)
+            facts = list(_never_started(run, submission, job))
+        if facts:
+            yield from facts
+            return
 
 
 def _too_fresh(job: JobSeen, now: float) -> bool:
@@ -176,20 +187,21 @@ def _never_started(run: Run, submission: Submission, job: JobSeen) -> Iterator[F
     if job.state == "CANCELLED":
         yield {"event": "dropped", "submission_id": submission.id, "why": "cancelled",
                "reason": "cancelled by orch" if asked_by_us else "cancelled outside orch"}
-        if not asked_by_us:
+        if not asked_by_us and run.phase == Phase.ACTIVE:
             yield {"event": "held", "by": "orch", "reason": f"its waiting job {job.job_id} was cancelled outside orch"}
     elif job.state in ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED"):
         yield {"event": "dropped", "submission_id": submission.id, "why": "ended", "reason": f"Slurm: {job.state}"}
     else:
         why = f"job {job.job_id} ended ({job.state}) before its supervisor could report; see its out.log"
         yield {"event": "dropped", "submission_id": submission.id, "why": "setup-failure", "reason": why}
-        yield {"event": "held", "by": "orch", "reason": f"setup-failure: {why}"}
+        if run.phase == Phase.ACTIVE:
+            yield {"event": "held", "by": "orch", "reason": f"setup-failure: {why}"}
 
 
 # --- what it means for the run ------------------------------------------------------------------------------------------
 
 
-def _phase(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+def _phase(run: Run, seen: Observation, policy: Policy) -> Iterator[Fact]:
     if run.over:
         return
     ended = [a for a in run.attempts if not a.live]
@@ -200,7 +212,7 @@ def _phase(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
         if run.live is None and not run.waiting:
             yield {"event": "cancelled", "reason": run.phase_reason}
     elif run.phase == Phase.ACTIVE and run.live is None:
-        reason = why_hold(run) or refused(run)
+        reason = why_hold(run, policy) or refused(run)
         if reason:
             yield {"event": "held", "by": "orch", "reason": reason}
 
@@ -210,15 +222,36 @@ def _counts(run: Run, attempt: Attempt) -> bool:
     return attempt.ended_sequence is not None and attempt.ended_sequence > run.released_sequence
 
 
+# Endings that say something of the training itself when they bring no newer checkpoint; a preemption or dead node does not.
+COUNTED_ENDINGS = frozenset({Ending.CRASH, Ending.HUNG, Ending.LIMIT_UNSAVED, Ending.VANISHED})
+# Of a trainer that keeps its own checkpoints nobody knows whether it got on; one that ended this soon did not.
+TOO_SHORT_FOR_PROGRESS_S = 60.0
+
+
 def without_progress(run: Run) -> int:
-    """How many endings in a row brought no newer checkpoint, planned stops left out."""
+    """How many endings in a row, of those that count, brought no newer checkpoint. Unknown progress is not "none", unless the
+    attempt was too short for any."""
     count = 0
     for attempt in reversed([a for a in run.attempts if not a.live and _counts(run, a)]):
-        if attempt.progressed:
+        if attempt.progressed or (attempt.progressed is None and _ran_s(attempt) > TOO_SHORT_FOR_PROGRESS_S):
             break
-        if attempt.ending in (Ending.CRASH, Ending.HUNG):
+        if attempt.ending in COUNTED_ENDINGS:
             count += 1
     return count
+
+
+def _ran_s(attempt: Attempt) -> float:
+    return (attempt.ended_at or attempt.started_at) - attempt.started_at
+
+
+def stood_down_in_a_row(run: Run) -> list[float]:
+    """When the latest submissions stood down, as far as nothing trained in between and nobody released the run."""
+    times: list[float] = []
+    for submission in reversed(run.submissions):
+        if submission.stood_down_at is None or submission.sequence < run.released_sequence:
+            break
+        times.append(submission.stood_down_at)
+    return times[::-1]
 
 
 def refused(run: Run) -> str:
@@ -232,7 +265,7 @@ def refused(run: Run) -> str:
     return f"Slurm refused the job: {last.reason}" if last.sequence > decided_at else ""
 
 
-def why_hold(run: Run) -> str:
+def why_hold(run: Run, policy: Policy) -> str:
     """Why this run must not go on by itself after its newest ending; '' if it may."""
     ended = [a for a in run.attempts if not a.live and _counts(run, a)]
     if not ended:
@@ -242,7 +275,7 @@ def why_hold(run: Run) -> str:
         return f"attempt {last.number}: {last.ending}: {last.reason}"
     if last.ending == Ending.CANCELLED:
         return f"attempt {last.number} was cancelled outside orch"
-    misses, most = without_progress(run), run.spec.policy.endings_without_progress
-    if last.ending in (Ending.CRASH, Ending.HUNG) and misses >= most:
+    misses, most = without_progress(run), policy.endings_without_progress
+    if last.ending in COUNTED_ENDINGS and misses >= most:
         return f"{misses} endings in a row without a newer checkpoint; the last: {last.ending}: {last.reason}"
     return ""

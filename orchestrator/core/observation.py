@@ -18,6 +18,7 @@ class AttemptSeen:
     saved_after_notice: bool = False
     saved_at: float | None = None      # when its latest save was complete, by its trainer's word
     last_step: int | None = None       # the latest step that its trainer spoke of
+    knows_orch: bool = False           # its trainer wrote lines at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

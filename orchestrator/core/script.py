@@ -11,7 +11,7 @@ import shlex
 import zlib
 from pathlib import Path, PurePath
 
-from orchestrator.model import EXIT_SETUP, RunSpec
+from orchestrator.model import EXIT_SETUP, Policy, RunSpec
 from orchestrator.records import AttemptSpec
 from orchestrator.units import slurm_memory_mib, slurm_minutes
 
@@ -60,13 +60,13 @@ def dependency_jobs(text: str) -> frozenset[str]:
 
 
 def batch_script(
-    spec: RunSpec, *, number: int, submission_id: str, folder: Path, behind: tuple[str, ...], first: bool,
+    spec: RunSpec, *, number: int, submission_id: str, folder: Path, behind: tuple[str, ...], nice: bool,
     delay_s: float = 0.0,
 ) -> str:
     """The script for one attempt; ``folder`` is the attempt's, ``behind`` the jobs it waits for."""
     profile = spec.profile
     options: list[tuple[str, object]] = [
-        ("job-name", spec.job_name),
+        ("job-name", f"{spec.tag}@{repository_key(spec.repository)}"),
         ("comment", comment(spec, number, submission_id)),
         ("output", _file_pattern(str(folder / "out.log"))),
         ("open-mode", "append"),
@@ -82,7 +82,7 @@ def batch_script(
         ("signal", f"B:{profile.signal}@{round(profile.lead_s)}"),
         ("dependency", dependency(behind)),
         ("kill-on-invalid-dep", "no"),
-        ("nice", FIRST_ATTEMPT_NICE if first and spec.policy.finish_first else None),
+        ("nice", FIRST_ATTEMPT_NICE if nice else None),
         ("begin", f"now+{round(delay_s)}" if delay_s >= 1 else None),
     ]
     lines = [f"#SBATCH --{name}={_quote(str(value))}" for name, value in options if value is not None]
@@ -115,12 +115,12 @@ def _file_pattern(path: str) -> str:
     return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")
 
 
-def attempt_spec(spec: RunSpec, *, run_dir: Path, number: int, submission_id: str) -> AttemptSpec:
+def attempt_spec(spec: RunSpec, policy: Policy, *, run_dir: Path, number: int, submission_id: str) -> AttemptSpec:
     """What the supervisor of this attempt is told."""
     return AttemptSpec(
         tag=spec.tag, repository=spec.repository, run_dir=str(run_dir), number=number, submission_id=submission_id,
         lead_s=spec.profile.lead_s, signal=spec.profile.signal,
-        time_limit_s=slurm_minutes(spec.profile.time_s) * 60.0, interval_s=spec.policy.checkpoint_interval_s,
-        keep=spec.policy.checkpoints_kept,
+        time_limit_s=slurm_minutes(spec.profile.time_s) * 60.0, interval_s=policy.checkpoint_interval_s,
+        keep=policy.checkpoints_kept,
         gres=spec.profile.gres or "", finished_when=spec.finished_when, env_file=spec.env_file,
         after_tags=spec.after_tags)

@@ -16,6 +16,7 @@ class Progress:
     loss: float | None = None
     steps_per_s: float | None = None
     at: float | None = None
+    interval_s: float | None = None    # between checkpoints, as the trainer is told
 
 
 def state_word(run: Run, jobs: dict[str, JobSeen] | None = None) -> str:
@@ -47,7 +48,8 @@ def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Prog
         "after": [*run.spec.after_tags, *run.spec.after_jobs],
         "step": progress.step if progress else None,
         "loss": progress.loss if progress else None,
-        "checkpoint_interval_s": run.spec.policy.checkpoint_interval_s,
+        "what": run.spec.what,
+        "checkpoint_interval_s": progress.interval_s if progress else None,
         "metrics": run.metrics,
         "jobs": [
             {"job_id": s.job_id, "attempt": s.number, "state": jobs[s.id].state if jobs and s.id in jobs else None,
@@ -60,3 +62,12 @@ def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Prog
              "last_step": a.last_step, "exit_code": a.exit_code, "lost_s": a.lost_s}
             for a in run.attempts],
     }
+
+
+def how_to_go_on(run: Run) -> str:
+    """The commands that help a held run."""
+    tag = run.spec.tag
+    if run.held_by == "user":
+        return f"`orch release {tag}` lets it go on"
+    return (f"`orch release {tag}` goes on with job.sh and resources as they were frozen; `orch submit {tag} --again` takes "
+            "them as they are now")

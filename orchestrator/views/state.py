@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError
 from orchestrator.model import Phase, Run
-from orchestrator.views.facts import run_as_json, state_word
+from orchestrator.views.facts import how_to_go_on, run_as_json, state_word
 from orchestrator.views.status import note
 
 
@@ -32,7 +32,7 @@ def state_text(runs: list[Run], errors: list[OrchError]) -> str:
 
 def _line(run: Run) -> str:
     words = note(run, {})
-    helps = f" — `orch release {run.spec.tag}` lets it go on" if run.phase == Phase.HELD else ""
+    helps = f" — {how_to_go_on(run)}" if run.phase == Phase.HELD else ""
     return f"- `{run.spec.tag}`: {state_word(run)}" + (f", {words}" if words else "") + helps
 
 

@@ -29,7 +29,7 @@ def nothing_was_recorded(repository: Path) -> bool:
     (("submit", "resnet-a", "--memory", "36"), 2, '--memory: "36" is not a size (add a unit: 36M or 36G)', ""),
     (("submit", "resnet-a", "--after", "resnet-a"), 2, "resnet-a cannot wait for itself", ""),
     (("submit", "resnet-a", "--after", "xyz"), 3, 'no run to wait for called "xyz"', "there is none yet"),
-    (("status", "resnet-a"), 3, 'no run "resnet-a"', "orch submit"),
+    (("status", "resnet-a"), 3, "jobs/resnet-a has never been submitted", "orch submit"),
     (("status", "../resnet-a"), 3, 'no run "../resnet-a"', ""),
     (("logs", "x"), 3, 'no run "x"', ""),
     (("explain", "x"), 3, 'no run "x"', ""),
@@ -125,7 +125,7 @@ def test_a_newline_in_the_repositorys_path(orch: Orch, repository: Path, monkeyp
     odd = repository / "a\nb"
     odd.mkdir()
     monkeypatch.chdir(odd)
-    assert orch("init").code == 0
+    (odd / "orch.yaml").write_text("profiles: {p: {}}\n")
     assert orch("new", "x").code == 0
     answer = orch("submit", "x")
     assert answer.code == 2 and "holds a newline" in answer.err

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model import Policy, Profile, RunSpec
+from orchestrator.model import Profile, RunSpec
 from orchestrator.records import AttemptSpec, EndRecord
 
 TRAINERS = Path(__file__).parent / "trainers"
@@ -103,7 +103,7 @@ def make_run(base: Path, tag: str, job: str, **changes: Any) -> MadeRun:
     values: dict[str, Any] = {"lead_s": 25.0, "signal": "TERM", "time_limit_s": 60.0, "interval_s": 3600.0, **changes}
     spec = AttemptSpec(tag=tag, repository=str(base), run_dir=str(run_dir), number=1, submission_id="s1", **values)
     asked = RunSpec(tag=tag, repository=str(base), repository_name=base.name, python=sys.executable,
-                    profile=Profile(name="p"), policy=Policy(), script_sha256="0")
+                    profile=Profile(name="p"), script_sha256="0")
     run = MadeRun(base, spec)
     run.journal("submit", schema=1, spec=asdict(asked))
     text = "#!/bin/bash\n" + re.sub(r"\bPY\b", sys.executable, job).replace("TRAINERS", str(TRAINERS)) + "\n"

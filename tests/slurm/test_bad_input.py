@@ -22,7 +22,7 @@ from orchestrator import cluster
 from orchestrator.core.fold import spec_from_event
 from orchestrator.core.script import batch_script, comment, parse_comment
 from orchestrator.journal import journal_path, read
-from orchestrator.model import Policy, Profile, RunSpec
+from orchestrator.model import Profile, RunSpec
 from orchestrator.slurm.commands import SlurmCommands
 
 if TYPE_CHECKING:
@@ -438,7 +438,7 @@ def test_repositories_of_any_name(repository: Repository, small_slurm: PrivateSl
         base = repository.path / name
         base.mkdir()
         spec = RunSpec(tag="a", repository=str(base), repository_name="r", python="", profile=Profile(name="p"),
-                       policy=Policy(), script_sha256="0", environment={"PATH": os.environ["PATH"]})
+                       script_sha256="0", environment={"PATH": os.environ["PATH"]})
         jobs[base] = submit_own(repository, spec, 'pwd; printf "%s\\n" "$@"')
     for base, (job_id, out) in jobs.items():
         small_slurm.wait_for(job_id, "COMPLETED", "FAILED")

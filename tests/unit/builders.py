@@ -11,9 +11,10 @@ from orchestrator.core.script import comment
 from orchestrator.model import JobSeen, Policy, Profile, Run, RunSpec
 from orchestrator.records import EndRecord, StartRecord
 
+POLICY = Policy()
 SPEC = RunSpec(
     tag="a", repository="/repo", repository_name="repo", python="/usr/bin/python3",
-    profile=Profile(name="p", gres="gpu:1", time_s=3600, lead_s=60), policy=Policy(), script_sha256="0")
+    profile=Profile(name="p", gres="gpu:1", time_s=3600, lead_s=60), script_sha256="0")
 
 
 def event(name: str, t: float = 0.0, **context: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import SPEC, attempt_seen, end_record, ended, event, job, queued, run_of, seen, started
+from builders import POLICY, SPEC, attempt_seen, end_record, ended, event, job, queued, run_of, seen, started
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,13 +17,13 @@ from orchestrator.core.news import news, without_progress
 from orchestrator.core.observation import Control, Observation, UpstreamSeen
 from orchestrator.model import Phase, Policy, Run
 
-CONTROL = Control(seq=1, interval_s=SPEC.policy.checkpoint_interval_s)
+CONTROL = Control(seq=1, interval_s=POLICY.checkpoint_interval_s)
 
 
-def settle(run: Run, observation: Observation, now: float) -> Run:
+def settle(run: Run, observation: Observation, now: float, policy: Policy = POLICY) -> Run:
     """The run once the journal has caught up with this observation."""
     for _ in range(20):
-        facts = news(run, observation, now)
+        facts = news(run, observation, policy, now)
         if not facts:
             return run
         for fact in facts:
@@ -33,25 +33,25 @@ def settle(run: Run, observation: Observation, now: float) -> Run:
     raise AssertionError(facts)
 
 
-def actions(run: Run, observation: Observation, now: float = 100.0) -> list[do.Action]:
-    return decide(settle(run, observation, now), observation, now)
+def actions(run: Run, observation: Observation, now: float = 100.0, policy: Policy = POLICY) -> list[do.Action]:
+    return decide(settle(run, observation, now, policy), observation, policy, now)
 
 
-def kinds(run: Run, observation: Observation, now: float = 100.0) -> list[str]:
-    return [type(a).__name__ for a in actions(run, observation, now)]
+def kinds(run: Run, observation: Observation, now: float = 100.0, policy: Policy = POLICY) -> list[str]:
+    return [type(a).__name__ for a in actions(run, observation, now, policy)]
 
 
 def test_a_new_run_gets_its_first_attempt_then_a_successor_then_rest() -> None:
     first = actions(run_of(), seen())
-    assert first == [do.QueueAttempt(behind=(), first=True, delay_s=0.0, why="first attempt")]
+    assert first == [do.QueueAttempt(behind=(), nice=True, delay_s=0.0, why="first attempt")]
     successor = actions(run_of(queued(1)), seen(job(1, "PENDING"), control=CONTROL))
     assert [a.behind for a in successor if isinstance(a, do.QueueAttempt)] == [("101",)]
     assert kinds(run_of(queued(1), queued(2)), seen(job(1, "PENDING"), job(2, "PENDING"), control=CONTROL)) == ["Wait"]
 
 
 def test_no_successor_when_turned_off() -> None:
-    spec = replace(SPEC, policy=Policy(successors_ahead=0))
-    assert kinds(run_of(queued(1), spec=spec), seen(job(1, "PENDING"), control=CONTROL)) == ["Wait"]
+    none = Policy(successors_ahead=0)
+    assert kinds(run_of(queued(1)), seen(job(1, "PENDING"), control=CONTROL), policy=none) == ["Wait"]
 
 
 def test_a_live_attempt_gets_a_successor() -> None:
@@ -77,7 +77,7 @@ def test_an_ended_attempt_without_a_successor_is_followed_by_one() -> None:
     run = run_of(queued(1), started(1, 10))
     over = end_record(1, exit_code=75, notice="limit", saved_after_notice=True, trainer="stopped")
     found = actions(run, seen(job(1, "FAILED"), attempts=(attempt_seen(1, over),)))
-    assert found == [do.QueueAttempt(behind=(), first=False, delay_s=0.0,
+    assert found == [do.QueueAttempt(behind=(), nice=False, delay_s=0.0,
                                      why="attempt 1 ended (limit-saved): the next one continues")]
 
 
@@ -91,7 +91,8 @@ def test_what_an_ending_means_for_the_run(record: dict[str, Any], phase: Phase) 
     run = settle(run_of(queued(1), queued(2), started(1, 10)),
                  seen(job(1, "FAILED"), job(2, "PENDING"), attempts=(attempt_seen(1, end_record(1, **record)),)), 100.0)
     assert run.phase == phase
-    cancels = [a.job_id for a in decide(run, seen(job(2, "PENDING"), control=CONTROL), 100.0) if isinstance(a, do.CancelJob)]
+    found = decide(run, seen(job(2, "PENDING"), control=CONTROL), POLICY, 100.0)
+    cancels = [a.job_id for a in found if isinstance(a, do.CancelJob)]
     assert cancels == ([] if phase == Phase.ACTIVE else ["102"])
 
 
@@ -129,13 +130,13 @@ def test_a_held_run_pauses_or_cancels_what_waits() -> None:
 def test_cancel_asks_the_trainer_then_ends_the_job() -> None:
     run = run_of(queued(1), queued(2), started(1), event("cancel", 100.0))
     both = seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL)
-    found = decide(run, both, 100.0)
+    found = decide(run, both, POLICY, 100.0)
     assert [type(a).__name__ for a in found] == ["WriteControl", "CancelJob"]
     assert [a.job_id for a in found if isinstance(a, do.CancelJob)] == ["102"]
-    late = [a.job_id for a in decide(run, both, 221.0) if isinstance(a, do.CancelJob)]
+    late = [a.job_id for a in decide(run, both, POLICY, 221.0) if isinstance(a, do.CancelJob)]
     assert late == ["102", "101"]
     at_once = run_of(queued(1), started(1), event("cancel", 100.0, now=True))
-    assert [a.job_id for a in decide(at_once, both, 100.0) if isinstance(a, do.CancelJob)] == ["101"]
+    assert [a.job_id for a in decide(at_once, both, POLICY, 100.0) if isinstance(a, do.CancelJob)] == ["101"]
 
 
 def test_a_waiting_job_cancelled_by_somebody_holds_the_run() -> None:
@@ -211,8 +212,8 @@ def _worlds(draw: st.DrawFn) -> tuple[Run, Observation]:
 def test_news_settles_and_decisions_are_safe(world: tuple[Run, Observation], now: float) -> None:
     run, observation = world
     run = settle(run, observation, now)
-    found = decide(run, observation, now)
-    assert found == decide(run, observation, now)
+    found = decide(run, observation, POLICY, now)
+    assert found == decide(run, observation, POLICY, now)
     queues = [a for a in found if isinstance(a, do.QueueAttempt)]
     assert len(queues) <= 1
     if run.phase != Phase.ACTIVE:
@@ -220,7 +221,7 @@ def test_news_settles_and_decisions_are_safe(world: tuple[Run, Observation], now
     if queues:
         assert not any(s.state == "intended" for s in run.waiting), "an unsettled sbatch is settled first"
         ahead = len(run.waiting) - (0 if run.live else 1)
-        assert ahead < run.spec.policy.successors_ahead
+        assert ahead < POLICY.successors_ahead
         live_jobs = {s.job_id for s in run.waiting} | ({run.live.job_id} if run.live else set())
         assert not live_jobs or set(queues[0].behind) & live_jobs, "a successor always waits behind what is there"
     if run.phase == Phase.ACTIVE or (run.phase == Phase.HELD and run.live):
@@ -232,6 +233,75 @@ def test_news_settles_and_decisions_are_safe(world: tuple[Run, Observation], now
 def test_silence_changes_nothing(world: tuple[Run, Observation]) -> None:
     run, observation = world
     silent = replace(observation, silent="down", jobs={})
-    assert [type(a) for a in decide(run, silent, 1e9)] == [do.Wait]
-    for fact in news(run, replace(silent, attempts=(), stood_down=()), 1e9):
+    assert [type(a) for a in decide(run, silent, POLICY, 1e9)] == [do.Wait]
+    for fact in news(run, replace(silent, attempts=(), stood_down=()), POLICY, 1e9):
         assert fact["event"] in ("finished", "held", "cancelled"), "only what the journal itself says"
+
+
+# --- what reviews found ---------------------------------------------------------------------------------------------------
+
+
+def test_an_old_stop_request_is_gone_before_the_next_attempt_is_queued() -> None:
+    run = run_of(event("cancel"), event("cancelled"), event("reopened"))
+    stale = Control(seq=4, interval_s=CONTROL.interval_s, stop="cancel")
+    found = actions(run, seen(control=stale))
+    assert [type(a).__name__ for a in found] == ["WriteControl", "QueueAttempt"]
+    assert isinstance(found[0], do.WriteControl) and found[0].control.stop is None
+
+
+def test_unknown_progress_is_not_none_unless_it_was_too_short() -> None:
+    """A trainer that knows nothing of orch keeps its own checkpoints."""
+    long: list[Any] = []
+    short: list[Any] = []
+    for number in (1, 2, 3):
+        long += [queued(number), started(number, 0), ended(number, "crash", 600, knows_orch=False)]
+        short += [queued(number), started(number, 0), ended(number, "crash", 2, knows_orch=False)]
+    assert settle(run_of(*long), seen(), 700.0).phase == Phase.ACTIVE
+    assert settle(run_of(*short), seen(), 700.0).phase == Phase.HELD
+
+
+def test_a_training_that_never_saves_within_its_limit_is_held() -> None:
+    story: list[Any] = []
+    for number in (1, 2, 3):
+        story += [queued(number), started(number, 0), ended(number, "limit-unsaved", 3600)]
+    assert settle(run_of(*story), seen(), 4000.0).phase == Phase.HELD
+    preempted = [{**e, "ending": "preempted-unsaved"} if isinstance(e, dict) and e["event"] == "ended" else e for e in story]
+    assert settle(run_of(*preempted), seen(), 4000.0).phase == Phase.ACTIVE
+
+
+def test_a_job_that_was_given_up_and_is_still_there_is_cancelled() -> None:
+    run = run_of(queued(1), event("dropped", submission_id="s1", why="gone"), queued(2), started(2))
+    found = actions(run, seen(job(1, "PENDING"), job(2, "RUNNING"), control=CONTROL))
+    assert "101" in [a.job_id for a in found if isinstance(a, do.CancelJob)]
+
+
+def test_standing_down_again_and_again_backs_off() -> None:
+    story: list[Any] = []
+    for number in (1, 2, 3):
+        story += [queued(number), event("dropped", 100.0 + number, submission_id=f"s{number}", why="stood down")]
+    [again] = [a for a in actions(run_of(*story), seen(), now=103.0) if isinstance(a, do.QueueAttempt)]
+    assert again.delay_s == 60.0
+    [first] = [a for a in actions(run_of(*story[:2]), seen(), now=103.0) if isinstance(a, do.QueueAttempt)]
+    assert first.delay_s == 0.0
+
+
+def test_a_scancel_at_the_gate_is_a_persons_word() -> None:
+    from orchestrator.records import StoodDown
+
+    told = StoodDown(submission_id="s1", job_id="101", at=90.0, reason="told to stop while waiting")
+    run = settle(run_of(queued(1)), seen(job(1, "CANCELLED"), stood_down=(told,)), 100.0)
+    assert run.phase == Phase.HELD and "cancelled outside orch" in run.phase_reason
+
+
+def test_submitted_again_waits_for_the_job_it_names() -> None:
+    spec = replace(SPEC, after_jobs=("77",))
+    run = run_of(queued(1), started(1), ended(1, "finished"), event("finished"), event("reopened"), spec=spec)
+    [again] = [a for a in actions(run, seen()) if isinstance(a, do.QueueAttempt)]
+    assert again.behind == ("77",)
+
+
+def test_a_provisional_record_does_not_say_when_the_attempt_ended() -> None:
+    notice = end_record(1, provisional=True, notice="limit", notice_at=10.0)
+    run = settle(run_of(queued(1), started(1, 0)),
+                 seen(job(1, "TIMEOUT", end_at=70.0), attempts=(attempt_seen(1, notice),)), 100.0)
+    assert run.attempts[0].ended_at == 70.0

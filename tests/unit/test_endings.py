@@ -77,11 +77,6 @@ def test_a_signal_that_nobody_explained_waits_for_slurms_word() -> None:
     assert gone is not None and gone.ending == Ending.PREEMPTED_SAVED
 
 
-def test_a_job_that_ended_before_its_supervisor_reported_is_a_setup_failure() -> None:
-    verdict = classify(Evidence(job=job(1, "FAILED"), started=False))
-    assert verdict is not None and verdict.ending == Ending.SETUP_FAILURE
-
-
 @pytest.mark.parametrize("age_s", [None, 1000.0])
 def test_vanished_only_when_the_heart_is_silent(age_s: float | None) -> None:
     verdict = classify(Evidence(job=JobGone(), heartbeat_age_s=age_s))
@@ -105,9 +100,9 @@ def test_a_job_that_runs_or_is_in_a_state_of_the_future_has_not_ended(state: str
         assert classify(Evidence(job=JobSeen(job_id="1", state=state), end=end)) is None
 
 
-@given(state=st.sampled_from(sorted(ENDED_STATES)), end=st.none() | _records, started=st.booleans(), saved=st.booleans())
+@given(state=st.sampled_from(sorted(ENDED_STATES)), end=st.none() | _records, saved=st.booleans())
 def test_every_ended_job_has_an_ending_and_finished_needs_the_trainers_word(
-    state: str, end: Any, started: bool, saved: bool,
+    state: str, end: Any, saved: bool,
 ) -> None:
-    verdict = classify(Evidence(job=JobSeen(job_id="1", state=state), end=end, started=started, saved_after_notice=saved))
+    verdict = classify(Evidence(job=JobSeen(job_id="1", state=state), end=end, saved_after_notice=saved))
     assert verdict is not None and verdict.ending != Ending.FINISHED

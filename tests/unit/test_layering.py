@@ -28,7 +28,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "attempt": WORDS | {"core", "folders", "journal", "checkpoints", "trainer_control", "trainer_lines"},
     "cluster": WORDS,
     "views": WORDS | {"core", "checkpoints"},
-    "control": WORDS | {"planner", "core", "folders", "views"} | EDGES,
+    "control": WORDS | {"planner", "core", "folders", "views", "orch_trainer"} | EDGES,
     "cli": WORDS | {"folders", "control", "views", "cluster", "orch_trainer"} | EDGES,
 }
 

@@ -23,7 +23,7 @@ from orchestrator.core.script import (
 from orchestrator.model import Profile
 
 GOLDEN = r"""#!/bin/bash
-#SBATCH --job-name=a@repo
+#SBATCH --job-name=a@repo-f8ab2b2b
 #SBATCH --comment=orch/1:repo-f8ab2b2b:a:0003:ab12
 #SBATCH --output=/repo/runs/a/attempts/0003/out.log
 #SBATCH --open-mode=append
@@ -61,27 +61,24 @@ HOSTILE = ["a blank", "it's", 'dou"ble', "do$HOME", "se;mi", "back\\slash", "end
 
 def script_in(repository: Path) -> str:
     return batch_script(replace(SPEC, repository=str(repository), python=str(repository / "python")), number=1,
-                        submission_id="s1", folder=repository / "runs/a/attempts/0001", behind=(), first=True)
+                        submission_id="s1", folder=repository / "runs/a/attempts/0001", behind=(), nice=True)
 
 
 def test_the_text() -> None:
     text = batch_script(FULL, number=3, submission_id="ab12", folder=Path("/repo/runs/a/attempts/0003"), behind=("12", "13"),
-                        first=False, delay_s=30.2)
+                        nice=False, delay_s=30.2)
     assert text == GOLDEN
 
 
-def test_first_attempts_are_nice_only_where_runs_finish_first() -> None:
-    def nice(spec: object, first: bool) -> bool:
-        assert isinstance(spec, type(SPEC))
-        return "--nice=100" in batch_script(spec, number=1, submission_id="s", folder=Path("/x"), behind=(), first=first)
-
-    share = replace(SPEC, policy=replace(SPEC.policy, finish_first=False))
-    assert (nice(SPEC, True), nice(SPEC, False), nice(share, True)) == (True, False, False)
+def test_nice_only_where_asked() -> None:
+    for nice in (True, False):
+        text = batch_script(SPEC, number=1, submission_id="s", folder=Path("/x"), behind=(), nice=nice)
+        assert ("--nice=100" in text) == nice
 
 
 def test_what_is_not_asked_for_is_not_written() -> None:
     text = batch_script(replace(SPEC, profile=Profile(name="p")), number=1, submission_id="s", folder=Path("/x"), behind=(),
-                        first=False)
+                        nice=False)
     for name in ("partition", "account", "qos", "gres", "mem", "begin", "nice"):
         assert f"--{name}=" not in text
     assert "#SBATCH --dependency=singleton\n" in text

@@ -12,7 +12,7 @@ from builders import SPEC, ended, event, job, queued, run_of, started
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.errors import JournalError
 from orchestrator.model import JobSeen, Run
-from orchestrator.views.facts import Progress, idle_s, run_as_json, state_word
+from orchestrator.views.facts import Progress, how_to_go_on, idle_s, run_as_json, state_word
 from orchestrator.views.state import state_json, state_text
 from orchestrator.views.status import run_lines, status_lines, timeline_lines
 
@@ -67,14 +67,14 @@ def test_a_waiting_run_says_what_it_waits_for() -> None:
 def test_one_run_whole() -> None:
     newest = Checkpoint(path=Path("/c"), step=50, saved_at=90.0, size_bytes=3 * 2**20)
     lines = run_lines(TWICE, jobs(job(3, "PENDING", reason="Dependency", dependency="afterany:102(unfulfilled)")),
-                      Progress(step=90, loss=0.5, steps_per_s=12.0), [newest], 161.5)
+                      Progress(step=90, loss=0.5, steps_per_s=12.0, interval_s=1800.0), [newest], 161.5)
     assert lines == [
         "a: running, profile p, checkpoint every 30m",
         "step 90, loss 0.5, 12.0 steps/s",
         "",
         "ATTEMPT  JOB  ON  RAN    STEPS  ENDING          IDLE AFTER  LOST",
         "1        101  n1  1m30s  0-70   crash (exit 1)  1.5s        20s",
-        "2        102  n1  1m     50-    runs",
+        "2        102  n1  1m     50-90  runs",
         "",
         "next: attempt 3, job 103, pending (Dependency), afterany:102(unfulfilled)",
         "",
@@ -91,7 +91,7 @@ def test_a_requeued_job_shows_its_restart() -> None:
 def test_json_has_stable_keys_and_is_json() -> None:
     data = json.loads(json.dumps(run_as_json(TWICE, jobs(job(3, "PENDING")), Progress(step=9))))
     assert set(data) == {"tag", "state", "reason", "since", "profile", "after", "step", "loss",
-                         "checkpoint_interval_s", "metrics",
+                         "checkpoint_interval_s", "metrics", "what",
                          "jobs", "attempts"}
     assert data["jobs"] == [{"job_id": "103", "attempt": 3, "state": "PENDING", "why": "", "behind": "singleton"}]
     assert data["attempts"][0]["ending"] == "crash" and data["attempts"][1]["ending"] is None
@@ -107,7 +107,7 @@ def test_the_page_for_agents() -> None:
 - **damaged**: runs/b/journal.jsonl:2: not an event
 ## Held
 
-- `a`: held, attempt 1: setup-failure: no GPU — `orch release a` lets it go on
+- `a`: held, attempt 1: setup-failure: no GPU — """ + how_to_go_on(HELD) + """
 
 ## Running
 
