@@ -101,7 +101,6 @@ class RunSpec:
 
     tag: str
     repository: str                   # absolute folder of the user's repository
-    repository_name: str              # its short name, part of the job name TAG@REPO
     python: str                       # absolute path of the Python that runs the supervisor
     profile: Profile
     script_sha256: str

@@ -20,7 +20,7 @@ from orchestrator.control import checks
 from orchestrator.control.act import next_number
 from orchestrator.control.passes import reconcile
 from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, tags_with_runs, unknown_tag
-from orchestrator.core.script import batch_script, repository_name
+from orchestrator.core.script import batch_script
 from orchestrator.errors import Refused, SlurmUnreachable, SubmissionRejected, UserError
 from orchestrator.model import Phase, Run, RunSpec
 from orchestrator.units import parse_size_bytes
@@ -72,7 +72,7 @@ def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> Ru
             raise UserError(f"--memory: {error}") from None
     tags, jobs = _split_after(ports, request.tag, (*job.after, *request.after))
     return RunSpec(
-        tag=request.tag, repository=str(repository), repository_name=repository_name(str(repository)), python=sys.executable,
+        tag=request.tag, repository=str(repository), python=sys.executable,
         profile=profile, slurm=ports.slurm_name, interval_s=job.interval_s, keep=job.keep,
         script_sha256=hashlib.sha256(script.read_bytes()).hexdigest(),
         environment=recorded_environment(environ, config, job), env_file=_env_file(folder, job),

@@ -19,14 +19,11 @@ COMMENT_PREFIX = "orch/1:"
 FIRST_ATTEMPT_NICE = 100
 
 
-def repository_name(repository: str) -> str:
-    """The short name of a repository, as it stands in job names."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(repository).name).strip("-") or "repository"
-
-
 def repository_key(repository: str) -> str:
-    """The short name and a checksum of the whole path: two repositories may bear one name and hold one tag."""
-    return f"{repository_name(repository)}-{zlib.crc32(repository.encode(errors='surrogateescape')):08x}"
+    """A repository in job names and comments: its folder's name and a checksum of the whole path, since two repositories may
+    bear one name and hold one tag."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(repository).name).strip("-") or "repository"
+    return f"{name}-{zlib.crc32(repository.encode(errors='surrogateescape')):08x}"
 
 
 def comment(spec: RunSpec, number: int, submission_id: str) -> str:

@@ -102,7 +102,7 @@ def make_run(base: Path, tag: str, job: str, **changes: Any) -> MadeRun:
     run_dir.mkdir(parents=True)
     values: dict[str, Any] = {"lead_s": 25.0, "signal": "TERM", "time_limit_s": 60.0, "interval_s": 3600.0, **changes}
     spec = AttemptSpec(tag=tag, repository=str(base), run_dir=str(run_dir), number=1, submission_id="s1", **values)
-    asked = RunSpec(tag=tag, repository=str(base), repository_name=base.name, python=sys.executable,
+    asked = RunSpec(tag=tag, repository=str(base), python=sys.executable,
                     profile=Profile(name="p"), script_sha256="0")
     run = MadeRun(base, spec)
     run.journal("submit", schema=1, spec=asdict(asked))

@@ -20,7 +20,7 @@ import pytest
 
 from orchestrator import cluster
 from orchestrator.core.fold import spec_from_event
-from orchestrator.core.script import batch_script, comment, parse_comment
+from orchestrator.core.script import batch_script, comment, parse_comment, repository_key
 from orchestrator.journal import journal_path, read
 from orchestrator.model import Profile, RunSpec
 from orchestrator.slurm.commands import SlurmCommands
@@ -78,7 +78,8 @@ class Repository:
 
     def queued(self, tag: str) -> list[str]:
         """Job ids of this run that have not ended, as Slurm tells, oldest first."""
-        ids = [j.job_id for j in self.slurm.jobs() if j.name == f"{tag}@{self.path.name}" and j.state not in ENDED]
+        name = f"{tag}@{repository_key(str(self.path))}"
+        ids = [j.job_id for j in self.slurm.jobs() if j.name == name and j.state not in ENDED]
         return sorted(ids, key=int)
 
     def events(self, tag: str) -> list[dict[str, Any]]:
@@ -188,7 +189,7 @@ def test_a_dry_run_submits_nothing(repository: Repository) -> None:
 
 def test_slurms_own_no_is_shown_and_holds_the_run(repository: Repository) -> None:
     said = repository.orch("submit", "a", "--profile", "closed", code=6)
-    assert "not available" in said and "orch release a" in said
+    assert "not available" in said and "orch submit a --again" in said
     assert repository.queued("a") == []
     assert "held" in repository.orch("status")
 
@@ -206,7 +207,7 @@ def test_runs_that_wait_for_each_other(repository: Repository) -> None:
 
 def test_a_wait_that_runs_out(repository: Repository) -> None:
     repository.orch("submit", "a")
-    assert "a is active after 1 s, not finished" in repository.orch("wait", "a", "--timeout", "1s", code=9)
+    assert "a is waiting after 1 s, not finished" in repository.orch("wait", "a", "--timeout", "1s", code=9)
     repository.orch("cancel", "a")
     assert "will not change" in repository.orch("wait", "a", code=4)
     assert "a is cancelled" in repository.orch("wait", "a", "--for", "held,cancelled")
@@ -308,9 +309,9 @@ def test_two_repositories_of_one_name_with_one_tag(
     shutil.copytree(repository.path / "jobs", twin.path / "jobs")
     repository.orch("submit", "a")
     twin.orch("submit", "a")
-    assert len(repository.queued("a")) == 4
+    assert len(repository.queued("a")) == len(twin.queued("a")) == 2
     twin.orch("cancel", "a")
-    assert len(repository.queued("a")) == 2
+    assert len(repository.queued("a")) == 2 and not twin.queued("a")
     repository.orch("tick")
     assert repository.events("a")[-1]["event"] == "queued"
 
@@ -381,7 +382,7 @@ def test_a_run_folder_deleted_while_it_runs(repository: Repository, small_slurm:
     small_slurm.wait_until(lambda: (repository.path / "runs/a/attempts/0001/start.json").exists(), 20, "the attempt's start")
     jobs = repository.queued("a")
     shutil.rmtree(repository.path / "runs" / "a")
-    assert 'no run "a"' in repository.orch("status", "a", code=3)
+    assert "never been submitted" in repository.orch("status", "a", code=3)
     repository.orch("submit", "a", "--profile", "main")
     repository.orch("tick")
     assert repository.queued("a") == jobs
@@ -419,11 +420,11 @@ def submit_own(repository: Repository, spec: RunSpec, command: str) -> tuple[int
     folder = base / "runs" / spec.tag / "attempts" / "0009"
     folder.mkdir(parents=True)
     script = folder / "script.sh"
-    text = batch_script(spec, number=9, submission_id="s9", folder=folder, behind=(), first=False)
+    text = batch_script(spec, number=9, submission_id="s9", folder=folder, behind=(), nice=False)
     script.write_text(text.replace("#SBATCH --dependency=singleton\n", ""))
     job_id = repository.slurm.submit(script, spec.environment)
     job = repository.slurm.job(job_id)
-    assert job is not None and job.comment == comment(spec, 9, "s9") and job.name == spec.job_name
+    assert job is not None and job.comment == comment(spec, 9, "s9") and job.name == f"a@{repository_key(spec.repository)}"
     return int(job_id), folder / "out.log"
 
 
@@ -437,7 +438,7 @@ def test_repositories_of_any_name(repository: Repository, small_slurm: PrivateSl
     for name in HOSTILE:
         base = repository.path / name
         base.mkdir()
-        spec = RunSpec(tag="a", repository=str(base), repository_name="r", python="", profile=Profile(name="p"),
+        spec = RunSpec(tag="a", repository=str(base), python="", profile=Profile(name="p"),
                        script_sha256="0", environment={"PATH": os.environ["PATH"]})
         jobs[base] = submit_own(repository, spec, 'pwd; printf "%s\\n" "$@"')
     for base, (job_id, out) in jobs.items():

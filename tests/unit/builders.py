@@ -13,7 +13,7 @@ from orchestrator.records import EndRecord, StartRecord
 
 POLICY = Policy()
 SPEC = RunSpec(
-    tag="a", repository="/repo", repository_name="repo", python="/usr/bin/python3",
+    tag="a", repository="/repo", python="/usr/bin/python3",
     profile=Profile(name="p", gres="gpu:1", time_s=3600, lead_s=60), script_sha256="0")
 
 
