@@ -25,15 +25,16 @@ SOURCE = Path(__file__).resolve().parents[1]
 ORCH = Path(sys.executable).with_name("orch")
 PATIENCE_S = 420
 INTERVAL_S = 5
+WORK_S = 140
 HURT, WHOLE = "digits", "digits-uninterrupted"
 
 ORCH_YAML = """\
 profiles:
-  short:                     # a limit of one minute, so that the demo can show one
+  short:                     # a limit of two minutes, so that the demo can show one
     gres: gpu:1
     cpus: 1
     memory: 512M
-    time: 1m
+    time: 2m
     lead: 15s
   long:
     gres: gpu:1
@@ -55,6 +56,21 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
+def calibrated_steps(folder: Path) -> int:
+    """So many steps that training takes WORK_S here: the demo is about seconds, and machines differ."""
+    def timed_s(steps: int) -> float:
+        began = time.monotonic()
+        subprocess.run([sys.executable, SOURCE / "jobs" / "digits" / "train.py", "--steps", str(steps)], cwd=folder / "speed",
+                       env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}, check=True,
+                       stdout=subprocess.DEVNULL)
+        shutil.rmtree(folder / "speed" / "checkpoints")
+        return time.monotonic() - began
+
+    (folder / "speed").mkdir()
+    step_s = (timed_s(300) - timed_s(1)) / 299
+    return max(1000, round(WORK_S / step_s / 100) * 100)
+
+
 class Demo:
     """One repository, one private Slurm, one daemon, in one folder."""
 
@@ -64,6 +80,7 @@ class Demo:
         self.daemon: subprocess.Popen[bytes] | None = None
         self.began = time.monotonic()
         self.shown = 0.0
+        self.steps = 0
 
     def orch(self, *arguments: str) -> str:
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -89,11 +106,14 @@ class Demo:
     def orch_init(self) -> None:
         (self.folder / "orch.yaml").write_text(ORCH_YAML)
         self.orch("init")
+        self.steps = calibrated_steps(self.folder)
+        say(f"{self.steps} steps are {WORK_S} s of work here")
         for tag in (HURT, WHOLE):
             shutil.copytree(SOURCE / "jobs" / "digits", self.folder / "jobs" / tag,
                             ignore=shutil.ignore_patterns("__pycache__"))
             script = self.folder / "jobs" / tag / "job.sh"
-            script.write_text(script.read_text().replace("jobs/digits/", f"jobs/{tag}/"))
+            command = f"jobs/{tag}/train.py --steps {self.steps}"
+            script.write_text(script.read_text().replace('jobs/digits/train.py "$@"', command))
 
     # what is to be seen
 
@@ -135,43 +155,37 @@ class Demo:
         self.shown = time.monotonic()
         parts = []
         for run in json.loads(self.orch("status", "--json"))["runs"]:
-            parts.append(f"{run['tag']} {run['state']}, step {run['step'] or 0} of 12000")
+            parts.append(f"{run['tag']} {run['state']}, step {run['step'] or 0} of {self.steps}")
         say("  " + "; ".join(parts))
 
     # what fate does
 
     def interrupt(self) -> None:
-        first = self.until("the first attempt's second checkpoint", self._ripe(set()))
-        time.sleep(INTERVAL_S / 2)  # in the middle of an interval, as fate does on average
-        pid = self.trainer_pid(first)
-        say(f"FATE: SIGKILL to the trainer of attempt {first} (process {pid})")
+        first = self.ripe()
+        pid = self.trainer_pid(first["attempt"])
+        say(f"FATE: SIGKILL to the trainer of attempt {first['attempt']} (process {pid})")
         os.kill(pid, signal.SIGKILL)
-        second = self.until("the second attempt", lambda: (a := self.live()) and a["attempt"] > first and a["attempt"])
-        say(f"attempt {second} trains; now Slurm's time limit of one minute will come, announced 15 s before")
-        third = self.until("an attempt after the limit", self._after_limit(second))
-        self.until("its second checkpoint", lambda: self.saved_in(third["attempt"]))
-        time.sleep(INTERVAL_S / 2)
-        node = self.node_of(third["job_id"])
-        say(f"FATE: node {node} dies under attempt {third['attempt']}; its trainer lives on, unseen by Slurm")
+        second = self.ripe(after=first["attempt"])
+        node = self.node_of(second["job_id"])
+        say(f"FATE: node {node} dies under attempt {second['attempt']}; its trainer lives on, unseen by Slurm")
         cluster.stop_node(self.cluster, node, kill_jobs=False)
         cluster.set_node(self.cluster, node, "down", "demo")
-        fourth = self.until("an attempt on the other node",
-                            lambda: (a := self.live()) and a["attempt"] > third["attempt"] and a["attempt"])
-        say(f"attempt {fourth} trains; it has ended the old trainer, which could not have published anything anyway")
+        third = self.until("an attempt on the other node",
+                           lambda: (a := self.live()) and a["attempt"] > second["attempt"] and a)
+        say(f"attempt {third['attempt']} has ended the old trainer, which could not have published anything anyway")
         cluster.start_node(self.cluster, node)
+        say("now Slurm's time limit of two minutes will come, announced 15 s before it, or up to a minute earlier by Slurm")
+        self.until("the time limit", lambda: "limit-saved" in [a["ending"] for a in self.status(HURT)["attempts"]])
+        say("the trainer was told, saved and stopped; its successor trains")
 
-    def _ripe(self, seen: set[int]) -> Callable[[], int | None]:
-        def come() -> int | None:
-            live = self.live()
-            return live["attempt"] if live and live["attempt"] not in seen and self.saved_in(live["attempt"]) else None
-        return come
-
-    def _after_limit(self, second: int) -> Callable[[], dict[str, Any] | None]:
+    def ripe(self, after: int = 0) -> dict[str, Any]:
+        """The next attempt, once it has saved twice and is in the middle of an interval, as fate strikes on average."""
         def come() -> dict[str, Any] | None:
-            attempts = self.status(HURT)["attempts"]
-            reached = any(a["ending"] == "limit-saved" and a["attempt"] >= second for a in attempts)
-            return attempts[-1] if reached and attempts[-1]["ending"] is None else None
-        return come
+            live = self.live()
+            return live if live and live["attempt"] > after and self.saved_in(live["attempt"]) else None
+        found: dict[str, Any] = self.until(f"the second checkpoint of the attempt after {after}", come)
+        time.sleep(INTERVAL_S / 2)
+        return found
 
     def node_of(self, job_id: str) -> str:
         """The node of a job, from Slurm: all nodes of this cluster are one host."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,11 @@ from dataclasses import dataclass
 Signal = signal.Signals
 
 PR_SET_CHILD_SUBREAPER = 36
+
+_INTERPRETER = re.compile(r"(python|pypy)[0-9.]*[a-z]?|(ba|da|z|k|mk)?sh")
+# Of both Python and the shells. What follows any other option may be code, a value or an argument of it.
+_OPTIONS_WITHOUT_VALUE = frozenset({"-u", "-B", "-E", "-I", "-O", "-OO", "-P", "-e", "-x", "-eu", "-ex", "-l"})
+_FILE_NAME = re.compile(r"\w[\w.+-]{0,60}\.(py|pyz|sh|bash|zsh)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +104,22 @@ def describe(process: Process) -> Process:
 
 
 def label(process: Process) -> str:
-    """A process for people: its pid and the beginning of its command, no more than fits a line."""
-    words = " ".join(process.arguments) or process.name
-    return f"{process.pid} {words[:100]}"
+    """A process for people: pid, program, and the script it interprets. No other argument: there may be a secret in it."""
+    name = process.program or process.name
+    script = _script(process)
+    return f"{process.pid} {name} {script}" if script else f"{process.pid} {name}"
+
+
+def _script(process: Process) -> str:
+    """The base name of the file that an interpreter runs; '' unless it is certain which argument that is."""
+    if not _INTERPRETER.fullmatch(process.program):
+        return ""
+    for word in process.arguments[1:]:
+        if word in _OPTIONS_WITHOUT_VALUE:
+            continue
+        name = os.path.basename(word)
+        return name if not word.startswith("-") and _FILE_NAME.fullmatch(name) else ""
+    return ""
 
 
 def send(pid: int, start: int, number: int) -> bool:

@@ -15,9 +15,9 @@ from orchestrator.attempt.launch import NoticeStep, start_job
 from orchestrator.attempt.listen import Listener
 from orchestrator.attempt.papers import Papers, say
 from orchestrator.attempt.setup import SetupError
+from orchestrator.attempt.steady import SteadyClock
 from orchestrator.attempt.take import Identity, NotTaken, Overtaken, settle_number, take
 from orchestrator.attempt.watch import Watch
-from orchestrator.checkpoints import newest_complete
 from orchestrator.core.gate import Leave
 from orchestrator.folders import attempt_dir, checkpoint_dir
 from orchestrator.model import EXIT_FINISHED, EXIT_SETUP, EXIT_STOOD_DOWN
@@ -37,7 +37,7 @@ class Taken:
 
 
 def main(spec_path: str) -> int:
-    began = clock()
+    began, steady = clock(), SteadyClock(clock)
     listener = Listener()
     processes.become_subreaper()
     try:
@@ -53,7 +53,7 @@ def main(spec_path: str) -> int:
                   restart_count=int(os.environ.get("SLURM_RESTART_COUNT") or 0), host=os.uname().nodename)
     try:
         taken = _take(spec, me, began, listener)
-        return taken if isinstance(taken, int) else _attempt(taken, listener, gpu)
+        return taken if isinstance(taken, int) else _attempt(taken, listener, gpu, steady)
     finally:
         gpu.end()
 
@@ -63,15 +63,12 @@ def _take(spec: AttemptSpec, me: Identity, began: float, listener: Listener) -> 
     try:
         spec = settle_number(spec, me)
         while True:
-            leaving = witness.leave(spec, clock=clock, wait=listener.pause)
+            leaving = witness.leave(spec, me, clock=clock, monotonic=time.monotonic, wait=listener.pause)
             if leaving.answer.leave is not Leave.GO:
                 done = leaving.answer.leave is Leave.DONE
                 return _stand_down(spec, me, leaving.answer.reason, EXIT_FINISHED if done else EXIT_STOOD_DOWN)
-            checkpoint = newest_complete(checkpoint_dir(Path(spec.run_dir)))
             with contextlib.suppress(Overtaken):
-                start = take(spec, me, leaving.asked_about, deadline=_deadline(spec, began), started_at=began,
-                             resume_from=str(checkpoint.path) if checkpoint else None,
-                             resume_step=checkpoint.step if checkpoint else None)
+                start = take(spec, me, leaving.asked_about, deadline=_deadline(spec, began), started_at=began)
                 papers = Papers(attempt_dir(Path(spec.run_dir), spec.number), clock)
                 papers.event("took", epoch=start.epoch, job=me.job_id, restart=me.restart_count, host=me.host,
                              leave=leaving.answer.reason)
@@ -97,7 +94,7 @@ def _stand_down(spec: AttemptSpec, me: Identity, reason: str, code: int) -> int:
     return code
 
 
-def _attempt(taken: Taken, listener: Listener, gpu: memory.GpuQuery) -> int:
+def _attempt(taken: Taken, listener: Listener, gpu: memory.GpuQuery, steady: SteadyClock) -> int:
     spec, start, papers = taken.spec, taken.start, taken.papers
     run_dir = Path(spec.run_dir)
     papers.heartbeat()
@@ -118,7 +115,7 @@ def _attempt(taken: Taken, listener: Listener, gpu: memory.GpuQuery) -> int:
     if step.process is None:
         papers.event("notice_step", error=step.detail)
         say(f"orch: no notice step ({step.detail}): a preemption will be heard of only when its grace is over")
-    watch = Watch(spec, start, papers, listener, job=job, step=step, gpu=gpu, clock=clock)
+    watch = Watch(spec, start, papers, listener, job=job, step=step, gpu=gpu, clock=clock, steady=steady)
     outcome = watch.run()
     watch.log.read()
     record = end_record(spec, start, outcome, watch.log, now=clock(), provisional=False)
@@ -165,6 +162,3 @@ def _end(papers: Papers, record: EndRecord) -> int:
     papers.record("end.json", record)
     say(line)
     return code
-
-
-

@@ -1,7 +1,8 @@
-"""Taking the run: the start record linked into place and the epoch raised, both under the epoch's lock.
+"""Taking the run: the epoch raised, the newest checkpoint read, the start record linked into place; under the epoch's lock.
 
 The gate is asked before (a successor that stands down must fence nobody), and what it was told is checked again under the
 lock: of two supervisors that both had leave, the second finds a newer start than the one it asked about, and asks anew.
+From the raised epoch on nobody older publishes or deletes, so what is newest then is what there is to resume from.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from pathlib import Path
 
 from orchestrator.attempt.papers import say
 from orchestrator.attempt.processes import boot_id, start_of
-from orchestrator.folders import attempt_dir, fsync_folder, replace_file
+from orchestrator.attempt_files import read_record
+from orchestrator.checkpoints import newest_complete
+from orchestrator.folders import attempt_dir, checkpoint_dir, fsync_folder, replace_file
 from orchestrator.records import AttemptSpec, StartRecord
 
 LOCK_WAIT_S = 60.0
+EPOCHS_BEGIN = 1_577_836_800           # 2020-01-01: what is left of the clock stays well within the twelve digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +45,8 @@ class Overtaken(Exception):
 
 def starts(run_dir: Path) -> list[StartRecord]:
     """All start records of the run, by epoch; one that cannot be read is none."""
-    found = []
-    for path in sorted((run_dir / "attempts").glob("*/start.json")):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(StartRecord.from_json(path.read_text()))
-    return sorted(found, key=lambda s: s.epoch)
+    found = (read_record(path, StartRecord) for path in (run_dir / "attempts").glob("*/start.json"))
+    return sorted((start for start in found if start is not None), key=lambda s: s.epoch)
 
 
 def settle_number(spec: AttemptSpec, me: Identity) -> AttemptSpec:
@@ -54,7 +55,7 @@ def settle_number(spec: AttemptSpec, me: Identity) -> AttemptSpec:
     Raises NotTaken when the attempt is another job's.
     """
     run_dir = Path(spec.run_dir)
-    taken = _start_in(attempt_dir(run_dir, spec.number))
+    taken = read_record(attempt_dir(run_dir, spec.number) / "start.json", StartRecord)
     if taken is None:
         return spec
     if taken.job_id != me.job_id or taken.restart_count >= me.restart_count:
@@ -67,13 +68,6 @@ def settle_number(spec: AttemptSpec, me: Identity) -> AttemptSpec:
     _redirect_output(attempt_dir(run_dir, number) / "out.log")
     say(f"orch: job {me.job_id} was requeued by the site (restart {me.restart_count}): this is attempt {number}")
     return moved
-
-
-def _start_in(folder: Path) -> StartRecord | None:
-    try:
-        return StartRecord.from_json((folder / "start.json").read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _claim(folder: Path) -> bool:
@@ -92,9 +86,8 @@ def _redirect_output(path: Path) -> None:
     os.close(descriptor)
 
 
-def take(spec: AttemptSpec, me: Identity, asked_about: int, *, deadline: float | None, started_at: float,
-         resume_from: str | None, resume_step: int | None) -> StartRecord:
-    """Link the start record and raise the epoch. ``asked_about`` is the epoch the gate's answer was about.
+def take(spec: AttemptSpec, me: Identity, asked_about: int, *, deadline: float | None, started_at: float) -> StartRecord:
+    """Raise the epoch and link the start record. ``asked_about`` is the epoch the gate's answer was about.
 
     Raises NotTaken or Overtaken; then nothing was changed.
     """
@@ -105,16 +98,17 @@ def take(spec: AttemptSpec, me: Identity, asked_about: int, *, deadline: float |
             raise Overtaken
         if (folder / "start.json").exists():
             raise NotTaken(f"attempt {spec.number} has been taken by another job")
-        # an epoch that cannot be read (an empty file, a torn write) must still rise
-        epoch = max(_read_epoch(descriptor), newest) + 1
-        record = StartRecord(
-            number=spec.number, submission_id=spec.submission_id, job_id=me.job_id, restart_count=me.restart_count,
-            epoch=epoch, host=me.host, boot_id=boot_id(), pid=os.getpid(), pid_start=start_of(os.getpid()),
-            started_at=started_at, deadline=deadline, resume_from=resume_from, resume_step=resume_step)
-        _link(folder, record)
+        epoch = _next_epoch(max(_read_epoch(descriptor), newest), started_at)
         os.pwrite(descriptor, f"{epoch:012d}\n".encode(), 0)
         os.ftruncate(descriptor, 13)
         os.fsync(descriptor)
+        checkpoint = newest_complete(checkpoint_dir(run_dir))
+        record = StartRecord(
+            number=spec.number, submission_id=spec.submission_id, job_id=me.job_id, restart_count=me.restart_count,
+            epoch=epoch, host=me.host, boot_id=boot_id(), pid=os.getpid(), pid_start=start_of(os.getpid()),
+            started_at=started_at, deadline=deadline, resume_from=str(checkpoint.path) if checkpoint else None,
+            resume_step=checkpoint.step if checkpoint else None)
+        _link(folder, record)
     return record
 
 
@@ -128,6 +122,12 @@ def _link(folder: Path, record: StartRecord) -> None:
     finally:
         temporary.unlink()
     fsync_folder(folder)
+
+
+def _next_epoch(known: int, started_at: float) -> int:
+    """One more than any that is known of. The first of a run folder is the clock's: if an earlier folder of this name was
+    deleted, a trainer of it may live on, and its epoch (begun the same way, one more a start) must be the lower one."""
+    return known + 1 if known > 0 else max(1, int(started_at) - EPOCHS_BEGIN)
 
 
 def _read_epoch(descriptor: int) -> int:

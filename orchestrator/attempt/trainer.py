@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from pathlib import Path
 from typing import Any
 
 from orchestrator.attempt.processes import Process, is_alive
+from orchestrator.trainer_control import read_control
 
 LAST_WORDS = frozenset({"finished", "stopped", "failed"})
 
@@ -86,14 +86,7 @@ def here(entries: list[dict[str, Any]], host: str) -> list[Process]:
             if e.get("host") == host and is_alive(e["pid"], e["pid_start"])]
 
 
-def stop_asked(control: Path) -> str | None:
+def stop_asked(run_dir: Path) -> str | None:
     """control.json's ``stop``, None if it asks for nothing or is being rewritten just now."""
-    try:
-        with open(control) as file:
-            data = json.load(file)
-        claimed = data.pop("sum")
-        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
-        valid = f"{zlib.crc32(text.encode()):08x}" == claimed
-        return str(data["stop"]) if valid and data.get("stop") else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    control = read_control(run_dir)
+    return str(control.stop) if control is not None and control.stop else None

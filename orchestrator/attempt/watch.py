@@ -21,6 +21,7 @@ from orchestrator.attempt.launch import REPORTS_WITHIN_S, NoticeStep
 from orchestrator.attempt.listen import Listener
 from orchestrator.attempt.papers import Papers, say
 from orchestrator.attempt.processes import Process, describe, is_alive, label, send_all
+from orchestrator.attempt.steady import SteadyClock
 from orchestrator.attempt.trainer import TrainerLog, here, registered, stop_asked
 from orchestrator.records import AttemptSpec, StartRecord
 
@@ -38,15 +39,18 @@ class Watch:
     """One attempt from the start of job.sh to the end of its last process."""
 
     def __init__(self, spec: AttemptSpec, start: StartRecord, papers: Papers, listener: Listener, *,
-                 job: subprocess.Popen[bytes], step: NoticeStep, gpu: memory.GpuQuery, clock: Callable[[], float]) -> None:
+                 job: subprocess.Popen[bytes], step: NoticeStep, gpu: memory.GpuQuery, clock: Callable[[], float],
+                 steady: SteadyClock) -> None:
         self._spec, self._start, self._papers, self._listener = spec, start, papers, listener
         self._job, self._step, self._gpu, self._clock = job, step, gpu, clock
+        self._steady = steady                          # deadlines and what was heard; records have the wall's time
         self._run_dir = Path(spec.run_dir)
         self.log = TrainerLog(papers.folder / "trainer.jsonl")
         self.outcome = Outcome()
         self._heard = cause.Heard()
         self._delivery = Delivery(papers.folder, start.epoch, start.host, start.job_id, spec.signal, papers.event)
-        self._deadline = start.deadline
+        self._deadline = self._limit = start.deadline  # by the steady clock
+        self._told_at = 0.0                            # when the notice was given, by the steady clock
         self._settled = False
         self._known: dict[int, Process] = {}           # trainers: registered, or signalled as such
         self._mains: list[Process] = []                # what outlived job.sh and is waited for as a trainer
@@ -83,7 +87,7 @@ class Watch:
     # --- listening ----------------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:
-        now = self._clock()
+        now = self._steady()
         for number in self._listener.taken():
             if number in self._listener.stop_signals:
                 self._papers.event("heard", signal=signal.Signals(number).name)
@@ -137,7 +141,7 @@ class Watch:
         for process in here(registered(self._papers.folder / "trainers", self._start.epoch), self._start.host):
             self._known[process.pid] = process
         if not self._heard.control:
-            self._heard.control = stop_asked(self._run_dir / "control.json")
+            self._heard.control = stop_asked(self._run_dir)
         if not self._step_settled and (now - self._began > REPORTS_WITHIN_S or self._step.process is None
                                        or self._step.process.returncode is not None):
             self._step_settled = True
@@ -166,7 +170,7 @@ class Watch:
     # --- the notice ---------------------------------------------------------------------------------------------------
 
     def _consider_notice(self) -> None:
-        now = self._clock()
+        now = self._steady()
         outcome = self.outcome
         if outcome.notice is None:
             limit_near = self._deadline is not None and now >= self._deadline - self._spec.lead_s
@@ -175,14 +179,14 @@ class Watch:
             if self._heard.first_at() is None and not self._heard.control:
                 return
             self._delivery.deliver(self._job.pid, self._helpers())
-            outcome.notice_at = now
+            outcome.notice_at, self._told_at = self._clock(), now
             outcome.notice = cause.first_reason(self._heard, self._deadline, self._spec.lead_s)
             if outcome.notice in ("preempt", "signal"):
                 self._deadline = None  # sooner than the limit, and not known yet
             self._after_delivery()
             self._write_notice("notice")
             return
-        if not self._settled and now >= (outcome.notice_at or now) + cause.TOGETHER_S:
+        if not self._settled and now >= self._told_at + cause.TOGETHER_S:
             self._settle()
         if self._job.returncode is None or self._known:
             before = list(self._delivery.hosts)
@@ -200,7 +204,7 @@ class Watch:
         if self.outcome.notice is None or self._settled:
             return
         while (self.outcome.notice in ("preempt", "signal") and not self._heard.both
-               and self._clock() < (self.outcome.notice_at or 0.0) + cause.TOGETHER_S):
+               and self._steady() < self._told_at + cause.TOGETHER_S):
             self._listener.wait(0.1)
             self._hear()
         self._settle()
@@ -208,10 +212,11 @@ class Watch:
     def _settle(self) -> None:
         self._settled = True
         job = commands.look_at_job(self._start.job_id) if self._heard.both and not self._heard.control else None
-        reason = cause.settled_reason(self._heard, self._start.deadline, self._spec.lead_s, job)
-        deadline = self._start.deadline
+        reason = cause.settled_reason(self._heard, self._limit, self._spec.lead_s, job)
+        deadline = self._limit
         if reason == "preempt":
-            deadline = commands.job_end_at(self._start.job_id) or deadline
+            grace_over_at = commands.job_end_at(self._start.job_id)
+            deadline = self._steady.of_wall(grace_over_at) if grace_over_at else deadline
         elif reason == "signal":
             deadline = None            # cancelled by somebody: KillWait is all there is, and nobody here knows it
         changed = reason != self.outcome.notice or deadline != self._deadline
@@ -221,8 +226,9 @@ class Watch:
 
     def _write_notice(self, event: str) -> None:
         assert self.outcome.notice is not None and self.outcome.notice_at is not None
-        self._papers.notice(notice_json(self.outcome.notice_at, self.outcome.notice, self._deadline, self._delivery.hosts))
-        self._papers.event(event, reason=self.outcome.notice, deadline=self._deadline)
+        deadline = None if self._deadline is None else round(self._steady.to_wall(self._deadline), 3)
+        self._papers.notice(notice_json(self.outcome.notice_at, self.outcome.notice, deadline, self._delivery.hosts))
+        self._papers.event(event, reason=self.outcome.notice, deadline=deadline)
         self.log.read()
         self._papers.record("end.json", end_record(self._spec, self._start, self.outcome, self.log,
                                                    now=self._clock(), provisional=True))
@@ -257,7 +263,7 @@ class Watch:
         """After a notice an unknown program may still be saving; one whose trainer has spoken its last word is not."""
         if self.outcome.notice is None or self.log.last_word in ("stopped", "finished") or self._deadline is None:
             return False
-        return self._clock() < self._deadline - RECORD_S
+        return self._steady() < self._deadline - RECORD_S
 
     def _end_after_last_word(self) -> None:
         word = self.log.last_word

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,15 @@ from pathlib import Path
 from orchestrator import journal
 from orchestrator.attempt import commands
 from orchestrator.attempt.processes import boot_id, is_alive
-from orchestrator.attempt.take import starts
+from orchestrator.attempt.take import Identity, starts
+from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import newest_complete
 from orchestrator.core.endings import Evidence
 from orchestrator.core.fold import fold
 from orchestrator.core.gate import GateAnswer, Leave, Predecessor, Upstream, ask
 from orchestrator.errors import JournalError
 from orchestrator.folders import attempt_dir, checkpoint_dir
-from orchestrator.model import ENDED_STATES, JobSeen, JobSighting, Phase, Run
+from orchestrator.model import ENDED_STATES, JobGone, JobSeen, JobSighting, Phase, Run
 from orchestrator.records import AttemptSpec, EndRecord, StartRecord
 
 ASK_FOR_S = 60.0
@@ -33,14 +33,32 @@ class Leaving:
     asked_about: int
 
 
-def leave(spec: AttemptSpec, *, clock: Callable[[], float], wait: Callable[[float], bool]) -> Leaving:
+class Pulse:
+    """How long ago a heart beat: by the wall clock when a beat is seen first, from then on by the monotonic one."""
+
+    def __init__(self, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self._clock, self._monotonic = clock, monotonic
+        self._seen: dict[Path, tuple[float, float]] = {}        # beat, and when it was by our monotonic clock
+
+    def age_s(self, folder: Path) -> float | None:
+        beat = read_heartbeat(folder)
+        if beat is None:
+            return None
+        if folder not in self._seen or self._seen[folder][0] != beat:
+            self._seen[folder] = beat, self._monotonic() - max(0.0, self._clock() - beat)
+        return self._monotonic() - self._seen[folder][1]
+
+
+def leave(spec: AttemptSpec, me: Identity, *, clock: Callable[[], float], monotonic: Callable[[], float],
+          wait: Callable[[float], bool]) -> Leaving:
     """Ask the gate, again and again while nobody can say, for a minute. ``wait`` is false when a signal came."""
-    give_up, pause_s = clock() + ASK_FOR_S, 1.0
+    give_up, pause_s = monotonic() + ASK_FOR_S, 1.0
+    pulse = Pulse(clock, monotonic)
     while True:
-        asked = ask_once(spec, clock())
+        asked = ask_once(spec, me, pulse)
         if asked.answer.leave is not Leave.ASK_AGAIN:
             return asked
-        if clock() >= give_up:
+        if monotonic() >= give_up:
             reason = f"{asked.answer.reason} (asked for {ASK_FOR_S:.0f} s)"
             return Leaving(GateAnswer(Leave.STAND_DOWN, reason), asked.asked_about)
         if not wait(pause_s):
@@ -48,7 +66,7 @@ def leave(spec: AttemptSpec, *, clock: Callable[[], float], wait: Callable[[floa
         pause_s = 2.0
 
 
-def ask_once(spec: AttemptSpec, now: float) -> Leaving:
+def ask_once(spec: AttemptSpec, me: Identity, pulse: Pulse) -> Leaving:
     run_dir = Path(spec.run_dir)
     try:
         run = fold(journal.read(run_dir)[0])
@@ -58,38 +76,30 @@ def ask_once(spec: AttemptSpec, now: float) -> Leaving:
         return Leaving(GateAnswer(Leave.ASK_AGAIN, "there is no journal"), 0)
     before = starts(run_dir)
     newest = before[-1] if before else None
-    predecessor = look_at(run, run_dir, newest, now) if newest else None
+    predecessor = look_at(run, run_dir, newest, me, pulse) if newest else None
     upstream = tuple(_upstream(run_dir.parent, tag) for tag in spec.after_tags)
     return Leaving(ask(run, spec.submission_id, predecessor, upstream), newest.epoch if newest else 0)
 
 
-def look_at(run: Run, run_dir: Path, start: StartRecord, now: float) -> Predecessor:
-    """The predecessor as its folder, its process and Slurm tell of it."""
+def look_at(run: Run, run_dir: Path, start: StartRecord, me: Identity, pulse: Pulse) -> Predecessor:
+    """The predecessor as its folder, its process and Slurm tell of it.
+
+    Our own job under a lower restart count is over by definition (a site that requeues): Slurm can only tell of us by that
+    id, and whatever may live on of it the fence ends.
+    """
     folder = attempt_dir(run_dir, start.number)
-    end = end_record(folder)
+    end = read_record(folder / "end.json", EndRecord)
     checkpoint = newest_complete(checkpoint_dir(run_dir))
-    job = commands.look_at_job(start.job_id)
-    age_s = heartbeat_age_s(folder, now)
-    saved = (checkpoint is not None and end is not None and end.notice_at is not None
-             and checkpoint.saved_at >= end.notice_at)
+    requeued = start.job_id == me.job_id and start.restart_count < me.restart_count
+    job = JobGone() if requeued else commands.look_at_job(start.job_id)
+    age_s = None if requeued else pulse.age_s(folder)
+    saved = saved_after_notice(end.notice_at if end else None, start, checkpoint)
     return Predecessor(
         number=start.number, epoch=start.epoch, resume_step=start.resume_step,
-        alive=_alive(start, end, job, age_s),
+        alive=not requeued and _alive(start, end, job, age_s),
         evidence=Evidence(
             job=job, end=end, heartbeat_age_s=age_s, checkpoint_step=checkpoint.step if checkpoint else None,
             saved_after_notice=saved, cancel_requested=run.phase in (Phase.CANCELLING, Phase.CANCELLED)))
-
-
-def end_record(folder: Path) -> EndRecord | None:
-    with contextlib.suppress(OSError, ValueError):
-        return EndRecord.from_json((folder / "end.json").read_text())
-    return None
-
-
-def heartbeat_age_s(folder: Path, now: float) -> float | None:
-    with contextlib.suppress(OSError, ValueError):
-        return max(0.0, now - float((folder / "heartbeat").read_text()))
-    return None
 
 
 def _alive(start: StartRecord, end: EndRecord | None, job: JobSighting, age_s: float | None) -> bool:

@@ -20,6 +20,9 @@ from orchestrator.model import ENDED_STATES, JobSeen, Run
 from orchestrator.slurm.fields import gres_counts
 from orchestrator.trainer_control import write_control
 
+# By path: a PYTHONPATH of the user's, or another package of our name, must not hide it.
+SUPERVISOR = str(Path(__file__).absolute().parents[1] / "attempt" / "__main__.py")
+
 
 def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:
     """Do one action; the observation, brought up to date with what was done.
@@ -79,7 +82,7 @@ def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: Locked
     folder.mkdir(parents=True, exist_ok=True)  # before sbatch: 22.05 fails a job whose output folder is missing
     script = folder / "script.sh"
     text = batch_script(run.spec, number=number, submission_id=submission_id, folder=folder, behind=action.behind,
-                        nice=action.nice, delay_s=action.delay_s)
+                        nice=action.nice, entry=SUPERVISOR, delay_s=action.delay_s)
     folders.replace_file(script, text, mode=0o755)
     folders.replace_file(folder / "spec.json", attempt_spec(
         run.spec, run.spec.policy(ports.policy), run_dir=run_dir, number=number, submission_id=submission_id).to_json())

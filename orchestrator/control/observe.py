@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TypeVar
 
 from orchestrator import folders
+from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import Checkpoint, newest_complete
 from orchestrator.control.ports import Ports, Snapshot, read_run
 from orchestrator.core.observation import AttemptSeen, Observation, UpstreamSeen
 from orchestrator.core.script import parse_comment, repository_key
 from orchestrator.errors import JournalError
 from orchestrator.model import ENDED_STATES, JobSeen, Run
-from orchestrator.records import EndRecord, Record, StartRecord, StoodDown
+from orchestrator.records import EndRecord, StartRecord, StoodDown
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
-
-R = TypeVar("R", bound=Record)
 
 
 def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
@@ -68,35 +66,22 @@ def _attempts(
         if not name.isdigit() or int(name) in settled:
             continue
         folder = run_dir / "attempts" / name
-        start = _record(folder / "start.json", StartRecord)
+        start = read_record(folder / "start.json", StartRecord)
         if start is not None:
-            end = _record(folder / "end.json", EndRecord)
+            end = read_record(folder / "end.json", EndRecord)
             lines = last_lines(folder)
             saved, spoken = last_of(lines, "saved"), [line["step"] for line in lines if isinstance(line.get("step"), int)]
             attempts.append(AttemptSeen(
                 start=start, end=end, heartbeat_at=read_heartbeat(folder) or start.started_at,
-                saved_after_notice=saved_after_notice(end, start, checkpoint),
+                saved_after_notice=saved_after_notice(end.notice_at if end else None, start, checkpoint),
                 saved_at=float(saved["t"]) if saved else None, last_step=spoken[-1] if spoken else None,
                 knows_orch=bool(lines)))
         for file in _names(folder):
             if file.startswith("stood-down-"):
-                record = _record(folder / file, StoodDown)
+                record = read_record(folder / file, StoodDown)
                 if record is not None:
                     stood_down.append(record)
     return tuple(attempts), tuple(stood_down)
-
-
-def saved_after_notice(end: EndRecord | None, start: StartRecord, checkpoint: Checkpoint | None) -> bool:
-    """Whether a complete checkpoint of this very start came after its notice."""
-    return (end is not None and end.notice_at is not None and checkpoint is not None
-            and checkpoint.epoch == start.epoch and checkpoint.saved_at >= end.notice_at)
-
-
-def read_heartbeat(folder: Path) -> float | None:
-    try:
-        return float((folder / "heartbeat").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def read_metrics(run_dir: Path) -> dict[str, object] | None:
@@ -117,13 +102,6 @@ def _upstream(repository: Path, tag: str) -> UpstreamSeen:
         return UpstreamSeen(tag=tag, over=False)
     return UpstreamSeen(tag=tag, over=run.over, last_job_id=run.last_job_id,
                         waiting_or_live=bool(run.waiting) or run.live is not None)
-
-
-def _record(path: Path, kind: type[R]) -> R | None:
-    try:
-        return kind.from_json(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _names(folder: Path) -> list[str]:

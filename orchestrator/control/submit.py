@@ -17,7 +17,7 @@ from orchestrator import folders, journal
 from orchestrator.checkpoints import complete_checkpoints
 from orchestrator.config import Config, Job, load_config, load_job
 from orchestrator.control import checks
-from orchestrator.control.act import next_number
+from orchestrator.control.act import SUPERVISOR, next_number
 from orchestrator.control.passes import reconcile
 from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, tags_with_runs, unknown_tag
 from orchestrator.core.script import batch_script
@@ -109,7 +109,7 @@ def preview(ports: Ports, spec: RunSpec) -> str:
     jobs = tuple(run.last_job_id for run in upstream if run is not None and not run.over and run.last_job_id)
     number = next_number(before, run_dir) if before is not None else 1
     return batch_script(spec, number=number, submission_id="DRYRUN", folder=folders.attempt_dir(run_dir, number),
-                        behind=(*jobs, *spec.after_jobs), nice=ports.policy.finish_first)
+                        behind=(*jobs, *spec.after_jobs), nice=ports.policy.finish_first, entry=SUPERVISOR)
 
 
 def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:

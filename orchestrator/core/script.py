@@ -58,9 +58,9 @@ def dependency_jobs(text: str) -> frozenset[str]:
 
 def batch_script(
     spec: RunSpec, *, number: int, submission_id: str, folder: Path, behind: tuple[str, ...], nice: bool,
-    delay_s: float = 0.0,
+    entry: str, delay_s: float = 0.0,
 ) -> str:
-    """The script for one attempt; ``folder`` is the attempt's, ``behind`` the jobs it waits for."""
+    """The script for one attempt; ``folder`` is the attempt's, ``behind`` the jobs it waits for, ``entry`` the supervisor."""
     profile = spec.profile
     options: list[tuple[str, object]] = [
         ("job-name", f"{spec.tag}@{repository_key(spec.repository)}"),
@@ -93,7 +93,7 @@ def batch_script(
         f"  printf 'orch: there is no Python at %s on %s\\n' {python} \"$(hostname)\" >&2",
         f"  exit {EXIT_SETUP}",
         "fi",
-        f"exec {python} -P -m orchestrator.attempt {shlex.quote(str(folder / 'spec.json'))}",
+        f"exec {python} -I {shlex.quote(entry)} {shlex.quote(str(folder / 'spec.json'))}",
         "",
     ])
 

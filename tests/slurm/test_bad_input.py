@@ -420,7 +420,7 @@ def submit_own(repository: Repository, spec: RunSpec, command: str) -> tuple[int
     folder = base / "runs" / spec.tag / "attempts" / "0009"
     folder.mkdir(parents=True)
     script = folder / "script.sh"
-    text = batch_script(spec, number=9, submission_id="s9", folder=folder, behind=(), nice=False)
+    text = batch_script(spec, number=9, submission_id="s9", folder=folder, behind=(), nice=False, entry="/entry")
     script.write_text(text.replace("#SBATCH --dependency=singleton\n", ""))
     job_id = repository.slurm.submit(script, spec.environment)
     job = repository.slurm.job(job_id)
@@ -443,4 +443,4 @@ def test_repositories_of_any_name(repository: Repository, small_slurm: PrivateSl
         jobs[base] = submit_own(repository, spec, 'pwd; printf "%s\\n" "$@"')
     for base, (job_id, out) in jobs.items():
         small_slurm.wait_for(job_id, "COMPLETED", "FAILED")
-        assert out.read_text() == f"{base}\n-P\n-m\norchestrator.attempt\n{base}/runs/a/attempts/0009/spec.json\n"
+        assert out.read_text() == f"{base}\n-I\n/entry\n{base}/runs/a/attempts/0009/spec.json\n"

@@ -28,7 +28,7 @@ def repository(make_slurm_cluster: Callable[..., Any], tmp_path_factory: pytest.
     made.job("hopeless", DO="3:crash-always")
     made.job("no-result", DO="5:exit0")
     made.job("no-file", script="#!/bin/bash\nexec python3 no-such-file.py\n")
-    made.job("plain", script="#!/usr/bin/env bash\ndate > cv.json\n", yaml="finished_when: cv.json\n")
+    made.job("plain", script="#!/usr/bin/env bash\ndate > \"$ORCH_RUN_DIR/cv.json\"\n", yaml="finished_when: cv.json\n")
     made.job("first", STEPS=40, DO="15:crash")
     made.job("second", STEPS=2)
     made.job("long", STEPS=100000)

@@ -20,6 +20,7 @@ from runs import ENTRY, MadeRun, make_run
 
 from orchestrator.attempt.processes import boot_id, start_of
 from orchestrator.attempt.take import Identity, NotTaken, Overtaken, settle_number, starts, take
+from orchestrator.checkpoints import Checkpoint
 from orchestrator.records import EndRecord, StartRecord
 
 ME = Identity(job_id="9", restart_count=0, host="h")
@@ -44,8 +45,8 @@ def ended(run: MadeRun, **changes: Any) -> None:
     (run.folder / "end.json").write_text(EndRecord(**values).to_json())
 
 
-def take_it(run: MadeRun, asked_about: int = 0) -> StartRecord:
-    return take(run.spec, ME, asked_about, deadline=None, started_at=0.0, resume_from=None, resume_step=None)
+def take_it(run: MadeRun, asked_about: int = 0, started_at: float = 0.0) -> StartRecord:
+    return take(run.spec, ME, asked_about, deadline=None, started_at=started_at)
 
 
 # --- the epoch and the start record -----------------------------------------------------------------------------------
@@ -69,6 +70,39 @@ def test_an_epoch_file_that_tells_less_than_the_starts_still_rises(tmp_path: Pat
     following.prepare()
     assert take_it(following, asked_about=6).epoch == 7
     assert (run.run_dir / "epoch").read_text() == "000000000007\n"
+
+
+def test_the_first_epoch_is_above_those_of_a_deleted_folder(tmp_path: Path) -> None:
+    began = time.time()
+    first = make_run(tmp_path, "a", "true")
+    first.prepare()
+    old = take_it(first, started_at=began).epoch
+    following = first.next()
+    following.prepare()
+    assert take_it(following, asked_about=old, started_at=began + 60.0).epoch == old + 1
+    shutil.rmtree(first.run_dir)
+    again = make_run(tmp_path, "a", "true")
+    again.prepare()
+    assert take_it(again, started_at=began + 90.0).epoch > old + 1
+    text = (again.run_dir / "epoch").read_text()
+    assert len(text) == 13 and text.strip().isdigit()
+
+
+def test_what_there_is_to_resume_from_is_read_once_nobody_older_may_publish(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, "a", "true")
+    started(run, epoch=6)
+    following = run.next()
+    following.prepare()
+
+    def look(folder: Path) -> Checkpoint:
+        assert (run.run_dir / "epoch").read_text() == "000000000007\n"
+        assert not (following.folder / "start.json").exists()
+        return Checkpoint(path=folder / "step-00000005", step=5, saved_at=1.0, size_bytes=1, epoch=6)
+
+    monkeypatch.setattr("orchestrator.attempt.take.newest_complete", look)
+    record = take_it(following, asked_about=6)
+    assert (record.resume_from, record.resume_step) == (str(run.run_dir / "checkpoints" / "step-00000005"), 5)
 
 
 def test_two_with_leave_do_not_both_go_on(tmp_path: Path) -> None:
@@ -166,7 +200,8 @@ def test_what_an_older_start_left_is_ended_before_the_trainer_starts(tmp_path: P
     assert other.poll() is None
     other.kill()
     other.wait()
-    assert "sleep 100" in str(following.events("fenced"))
+    [fenced] = following.events("fenced")
+    assert [name.split()[1:] for name in fenced["ended"]] == [["sleep"]]
 
 
 @pytest.mark.slow
@@ -174,7 +209,11 @@ def test_what_an_older_start_left_is_ended_before_the_trainer_starts(tmp_path: P
     ("exit 3", {}, 3, "FAILED attempt=1 exit=3 crash: exit 3"),
     ("kill -9 $$", {}, 137, "FAILED attempt=1 exit=137 crash: killed by signal 9"),
     ("exec /nowhere", {}, 127, "FAILED attempt=1 exit=127 setup-failure: exit 127 before the first step"),
-    ("touch cv.json", {"finished_when": "cv.json"}, 0, "FINISHED attempt=1"),
+    ('touch "$ORCH_RUN_DIR/cv.json"', {"finished_when": "cv.json"}, 0, "FINISHED attempt=1"),
+    ('touch "$ORCH_ATTEMPT_DIR/cv.json"', {"finished_when": "cv.json"}, 0, "FINISHED attempt=1"),
+    ("touch cv-a.json", {"finished_when": "cv-{tag}.json"}, 0, "FINISHED attempt=1"),
+    ("touch cv.json", {"finished_when": "cv.json"}, 0,
+     "FAILED attempt=1 exit=0 no-result: exit 0, and no `finished_when` file that is newer than the attempt's start"),
     ("true", {"finished_when": "cv.json"}, 0,
      "FAILED attempt=1 exit=0 no-result: exit 0, and no `finished_when` file that is newer than the attempt's start"),
     ("true", {"gres": "gpu:1"}, 78,

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(p for name in ("orchestrator", "orch_trainer") for p in (ROOT / name).rglob("*.py"))
 
 WORDS = frozenset({"units", "model", "errors", "events", "records"})
-EDGES = frozenset({"journal", "config", "checkpoints", "trainer_control", "trainer_lines", "notify", "slurm"})
+EDGES = frozenset({
+    "attempt_files", "journal", "config", "checkpoints", "trainer_control", "trainer_lines", "notify", "slurm"})
 # The types that core and the edges speak in; core's thinking is not for edges.
 CORE_TYPES = frozenset({"orchestrator.core.observation"})
 
@@ -25,7 +26,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "core": WORDS | {"planner"},
     "folders": WORDS,
     **{edge: WORDS | {"folders"} for edge in EDGES},
-    "attempt": WORDS | {"core", "folders", "journal", "checkpoints", "trainer_control", "trainer_lines"},
+    "attempt": WORDS | {"core", "folders", "attempt_files", "journal", "checkpoints", "trainer_control",
+                        "trainer_lines"},
     "cluster": WORDS,
     "views": WORDS | {"core", "checkpoints"},
     "control": WORDS | {"planner", "core", "folders", "views", "orch_trainer"} | EDGES,

@@ -45,7 +45,7 @@ if [ ! -x /usr/bin/python3 ]; then
   printf 'orch: there is no Python at %s on %s\n' /usr/bin/python3 "$(hostname)" >&2
   exit 78
 fi
-exec /usr/bin/python3 -P -m orchestrator.attempt /repo/runs/a/attempts/0003/spec.json
+exec /usr/bin/python3 -I /lib/orchestrator/attempt/__main__.py /repo/runs/a/attempts/0003/spec.json
 """
 
 FULL = replace(SPEC, profile=Profile(
@@ -60,24 +60,25 @@ HOSTILE = ["a blank", "it's", 'dou"ble', "do$HOME", "se;mi", "back\\slash", "end
 
 def script_in(repository: Path) -> str:
     return batch_script(replace(SPEC, repository=str(repository), python=str(repository / "python")), number=1,
-                        submission_id="s1", folder=repository / "runs/a/attempts/0001", behind=(), nice=True)
+                        submission_id="s1", folder=repository / "runs/a/attempts/0001", behind=(), nice=True,
+                        entry=str(repository / "orch entry.py"))
 
 
 def test_the_text() -> None:
     text = batch_script(FULL, number=3, submission_id="ab12", folder=Path("/repo/runs/a/attempts/0003"), behind=("12", "13"),
-                        nice=False, delay_s=30.2)
+                        nice=False, entry="/lib/orchestrator/attempt/__main__.py", delay_s=30.2)
     assert text == GOLDEN
 
 
 def test_nice_only_where_asked() -> None:
     for nice in (True, False):
-        text = batch_script(SPEC, number=1, submission_id="s", folder=Path("/x"), behind=(), nice=nice)
+        text = batch_script(SPEC, number=1, submission_id="s", folder=Path("/x"), behind=(), nice=nice, entry="/e")
         assert ("--nice=100" in text) == nice
 
 
 def test_what_is_not_asked_for_is_not_written() -> None:
     text = batch_script(replace(SPEC, profile=Profile(name="p")), number=1, submission_id="s", folder=Path("/x"), behind=(),
-                        nice=False)
+                        nice=False, entry="/e")
     for name in ("partition", "account", "qos", "gres", "mem", "begin", "nice"):
         assert f"--{name}=" not in text
     assert "#SBATCH --dependency=singleton\n" in text
@@ -92,7 +93,7 @@ def test_bash_reads_the_script_of_any_folder(tmp_path: Path, name: str) -> None:
     python.chmod(0o755)
     (tmp_path / "script.sh").write_text(script_in(folder))
     ran = subprocess.run(["bash", str(tmp_path / "script.sh")], capture_output=True, text=True, check=True)
-    assert ran.stdout == f"-P\n-m\norchestrator.attempt\n{folder}/runs/a/attempts/0001/spec.json\n"
+    assert ran.stdout == f"-I\n{folder}/orch entry.py\n{folder}/runs/a/attempts/0001/spec.json\n"
     python.unlink()
     missing = subprocess.run(["bash", str(tmp_path / "script.sh")], capture_output=True, text=True, check=False)
     assert missing.returncode == 78 and f"there is no Python at {python} on " in missing.stderr

@@ -1,4 +1,6 @@
-"""A training of small steps that fails on demand: STEPS, STEP_S, and DO="STEP:WHAT,...", WHAT one of crash, kill, exit0.
+"""A training of small steps that fails on demand: STEPS, STEP_S, and DO="STEP:WHAT,...", WHAT one of crash, kill, exit0,
+hang (in a step that never ends: deaf to a notice),
+slow (ten times as long a step from there on).
 
 Each is done once in a run, the first time that its step is reached; with "-always" behind it, every time.
 """
@@ -26,6 +28,11 @@ with Training() as training:
             done.touch()
             if what.startswith("crash"):
                 raise RuntimeError("as planned")
+            if what.startswith("slow"):
+                step_s *= 10
+                continue
+            while what.startswith("hang"):
+                time.sleep(1.0)
             if what.startswith("kill"):
                 os.kill(os.getpid(), signal.SIGKILL)
             os._exit(0)

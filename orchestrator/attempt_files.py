@@ -1,0 +1,38 @@
+"""Reading what a supervisor leaves in its attempt's folder; the daemon and the next supervisor's gate read alike.
+
+Never writes (``attempt.papers`` does) and never judges (``core.endings`` does). Standard library only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from orchestrator.records import Record, StartRecord
+
+if TYPE_CHECKING:
+    from orchestrator.checkpoints import Checkpoint
+
+R = TypeVar("R", bound=Record)
+
+
+def read_record(path: Path, kind: type[R]) -> R | None:
+    """The record in this file; None if there is none, or none of this kind."""
+    try:
+        return kind.from_json(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def read_heartbeat(folder: Path) -> float | None:
+    """When the attempt's heart last beat, in epoch seconds by its own host's clock; None if it never did."""
+    try:
+        return float((folder / "heartbeat").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def saved_after_notice(notice_at: float | None, start: StartRecord, checkpoint: Checkpoint | None) -> bool:
+    """Whether a complete checkpoint of this very start came after its notice."""
+    return (notice_at is not None and checkpoint is not None
+            and checkpoint.epoch == start.epoch and checkpoint.saved_at >= notice_at)
