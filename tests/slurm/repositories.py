@@ -45,7 +45,7 @@ class Repository:
         return said
 
     def status(self, tag: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.orch("status", tag, "--json"))
+        found: dict[str, Any] = json.loads(self.orch("status", tag, "--json").splitlines()[0])
         return found
 
     def job(self, tag: str, *, script: str | None = None, yaml: str = "", **env: object) -> None:

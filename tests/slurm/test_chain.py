@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repositories import Repository, make_repository
+from repositories import ORCH_YAML, Repository, make_repository
 
 from orchestrator import cluster
 
@@ -205,3 +205,48 @@ def test_a_daemon_killed_at_any_time_neither_loses_nor_doubles(
     finally:
         daemon.terminate()
         daemon.wait(timeout=30)
+
+
+def test_a_running_trainer_follows_orch_yaml_and_a_broken_one_stops_nothing(
+    make_slurm_cluster: Callable[..., Any], tmp_path: Path,
+) -> None:
+    slurm = make_slurm_cluster(nodes=1, cpus=4, gpus=0, preemption=False, kill_wait_s=3)
+    repository = make_repository(tmp_path / "repository", slurm)
+    repository.job("edited", STEPS=100000)
+    repository.orch("submit", "edited")
+    daemon = repository.daemon()
+    config = repository.folder / "orch.yaml"
+    lines = repository.folder / "runs" / "edited" / "attempts" / "0001" / "trainer.jsonl"
+    try:
+        repository.until(lambda: lines.exists() and '"saved"' in lines.read_text(), "its first save")
+        config.write_text(ORCH_YAML.replace("interval: 1s", "interval: 7s"))
+        repository.until(lambda: '"interval_s": 7.0' in lines.read_text(), "the trainer to take the new interval", 10)
+        assert repository.status("edited")["checkpoint_interval_s"] == 7.0
+        config.write_text("profiles: {p: {tim: 3h}}\n")
+        repository.until(lambda: 'unknown key "tim"' in repository.log(), "the daemon to say what is wrong", 10)
+        assert "edited" in repository.orch("status") and repository.orch("logs", "edited")
+        assert repository.orch("submit", "edited", code=2)
+        repository.orch("cancel", "edited")
+        repository.until(lambda: repository.status("edited")["state"] == "cancelled", "cancel to work all the same", 30)
+        assert daemon.poll() is None and repository.log().count("unknown key") == 1
+    finally:
+        daemon.terminate()
+        daemon.wait(timeout=30)
+
+
+def test_another_slurm_says_nothing_about_a_run(make_slurm_cluster: Callable[..., Any], tmp_path: Path) -> None:
+    """A cron line with another SLURM_CONF must not take the queue of the first for empty."""
+    here = make_slurm_cluster(nodes=1, cpus=1, gpus=0, preemption=False)
+    there = make_slurm_cluster(nodes=1, cpus=1, gpus=0, preemption=False)
+    cluster.set_node(here.folder, "n1", "drain", "test")
+    repository = make_repository(tmp_path / "repository", here)
+    repository.job("stays", STEPS=5)
+    repository.orch("submit", "stays")
+    before = [s["job_id"] for s in repository.status("stays")["jobs"]]
+    strayed = Repository(folder=repository.folder, slurm=there)
+    assert "submitted with" in strayed.orch("explain", "stays")
+    strayed.orch("tick")
+    assert not there.run("squeue", "--noheader", "--states=all").strip()
+    repository.orch("tick")
+    assert [s["job_id"] for s in repository.status("stays")["jobs"]] == before
+    repository.orch("cancel", "stays", "--now")
