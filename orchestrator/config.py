@@ -50,6 +50,7 @@ class CheckpointFile(_Strict, frozen=True):
     """``checkpoint:`` in orch.yaml and job.yaml."""
 
     interval: Quantity | None = None
+    at_most: Quantity | None = None
     keep: int | None = None
 
 
@@ -59,6 +60,12 @@ class RecoveryFile(_Strict, frozen=True):
     endings_without_progress: int = 3
     backoff: Quantity = "30s"
     backoff_at_most: Quantity = "30m"
+
+
+class ReliabilityFile(_Strict, frozen=True):
+    """``reliability:`` in orch.yaml."""
+
+    prior_mtbi: Quantity | None = None
 
 
 class SlurmFile(_Strict, frozen=True):
@@ -83,6 +90,7 @@ class ConfigFile(_Strict, frozen=True):
     queue: str = "finish_first"
     checkpoint: CheckpointFile = CheckpointFile()
     recovery: RecoveryFile = RecoveryFile()
+    reliability: ReliabilityFile = ReliabilityFile()
     slurm: SlurmFile = SlurmFile()
     daemon: DaemonFile = DaemonFile()
     env: dict[str, EnvValue] = {}
@@ -216,6 +224,11 @@ def _policy(document: Document, file: ConfigFile) -> Policy:
         raise document.error("successors_ahead", f"{file.successors_ahead} is not possible", "write 0 or 1")
     if interval is not None:
         policy = replace(policy, checkpoint_interval_s=document.duration_s("checkpoint.interval", interval))
+    if file.checkpoint.at_most is not None:
+        policy = replace(policy, checkpoint_at_most_s=document.duration_s("checkpoint.at_most", file.checkpoint.at_most))
+    if file.reliability.prior_mtbi is not None:
+        hours = document.duration_s("reliability.prior_mtbi", file.reliability.prior_mtbi) / 3600
+        policy = replace(policy, prior_mtbi_h=hours)
     keep = _keep(document, file.checkpoint.keep)
     return replace(policy, checkpoints_kept=keep) if keep is not None else policy
 
@@ -380,6 +393,6 @@ class Document:
 def _known_keys(kind: type[Any]) -> set[str]:
     """All keys that some part of this file knows; enough for a good guess."""
     known: set[str] = set()
-    for struct in (kind, ProfileFile, CheckpointFile, RecoveryFile, SlurmFile, DaemonFile):
+    for struct in (kind, ProfileFile, CheckpointFile, RecoveryFile, ReliabilityFile, SlurmFile, DaemonFile):
         known.update(struct.__struct_fields__)
     return known

@@ -84,7 +84,9 @@ class Policy:
 
     successors_ahead: int = 1
     finish_first: bool = True
-    checkpoint_interval_s: float = 1800.0
+    checkpoint_interval_s: float | None = None  # None: measured and computed, between the write time and the cap
+    checkpoint_at_most_s: float = 1800.0
+    prior_mtbi_h: float | None = None
     checkpoints_kept: int = 3
     endings_without_progress: int = 3
     backoff_s: float = 30.0
@@ -208,6 +210,13 @@ class Run:
     released_sequence: int = -1        # endings before it no longer count against the run
     events: int = 0
     requests: dict[str, float] = field(default_factory=dict)  # what Slurm was last asked to do, and when
+    interval: dict[str, object] = field(default_factory=dict)  # the latest `interval` event: T* and what it came from
+
+    @property
+    def interval_s(self) -> float | None:
+        """The checkpoint interval in force; None before the first."""
+        value = self.interval.get("interval_s")
+        return float(value) if isinstance(value, (int, float)) else None
 
     @property
     def live(self) -> Attempt | None:

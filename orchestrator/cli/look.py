@@ -30,10 +30,11 @@ def status(tag: str | None, as_json: bool) -> None:
     if tag is not None:
         seen = look_at(ports, tag)
         if as_json:
-            print_json({**facts.run_as_json(seen.run, seen.jobs, seen.progress), "slurm_silent": seen.silent})
+            print_json({**facts.run_as_json(seen.run, seen.jobs, seen.progress), "reliability": seen.setting.as_event(),
+                        "slurm_silent": seen.silent})
             return
         checkpoints = complete_checkpoints(folders.checkpoint_dir(folders.run_dir(ports.repository, tag)))
-        lines = run_lines(seen.run, seen.jobs, seen.progress, checkpoints, ports.clock())
+        lines = run_lines(seen.run, seen.jobs, seen.progress, checkpoints, ports.clock(), seen.setting)
         if seen.silent:
             lines += ["", f"Slurm does not answer: {seen.silent}"]
         click.echo("\n".join(lines))
@@ -55,17 +56,18 @@ def status(tag: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("tag")
-def explain(tag: str) -> None:
+@click.option("--interval", "the_interval", is_flag=True, help="How M and the checkpoint interval came about, worked out.")
+def explain(tag: str, the_interval: bool) -> None:
     """What the next pass would note and do about this run, and why; nothing is done.
 
     \b
     orch explain resnet-a
-    orch tick
+    orch explain resnet-a --interval
     """
-    from orchestrator.control.look import explain_run
+    from orchestrator.control.look import explain_interval, explain_run
 
     ports, _ = open_ports(any_config=True)
-    click.echo("\n".join(explain_run(ports, tag)))
+    click.echo("\n".join(explain_interval(ports, tag) if the_interval else explain_run(ports, tag)))
 
 
 @click.command()

@@ -13,6 +13,7 @@ from orchestrator import folders
 from orchestrator.control.ports import Ports
 from orchestrator.core import decide as do
 from orchestrator.core.observation import Observation
+from orchestrator.core.reliability import interval_in_force_s
 from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs
 from orchestrator.errors import SlurmUnreachable, SubmissionRejected
 from orchestrator.journal import LockedJournal
@@ -78,14 +79,16 @@ def next_number(run: Run, run_dir: Path) -> int:
 def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:
     run_dir = folders.run_dir(ports.repository, run.spec.tag)
     number, submission_id = next_number(run, run_dir), ports.new_id()
+    policy = run.spec.policy(ports.policy)
     folder = folders.attempt_dir(run_dir, number)
     folder.mkdir(parents=True, exist_ok=True)  # before sbatch: 22.05 fails a job whose output folder is missing
     script = folder / "script.sh"
     text = batch_script(run.spec, number=number, submission_id=submission_id, folder=folder, behind=action.behind,
                         nice=action.nice, entry=SUPERVISOR, delay_s=action.delay_s)
     folders.replace_file(script, text, mode=0o755)
-    folders.replace_file(folder / "spec.json", attempt_spec(
-        run.spec, run.spec.policy(ports.policy), run_dir=run_dir, number=number, submission_id=submission_id).to_json())
+    told = attempt_spec(run.spec, policy, interval_s=interval_in_force_s(run, policy), run_dir=run_dir, number=number,
+                        submission_id=submission_id)
+    folders.replace_file(folder / "spec.json", told.to_json())
     journal.append("queueing", submission_id=submission_id, number=number, dependency=dependency(action.behind),
                    why=action.why)
     try:

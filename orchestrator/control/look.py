@@ -11,11 +11,13 @@ from orchestrator.control.ports import Ports, Snapshot, ask_slurm, read_all, req
 from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
+from orchestrator.core.reliability import Setting, restarts, setting
 from orchestrator.errors import OrchError
 from orchestrator.model import JobSeen, Phase, Run
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
 from orchestrator.views.facts import Progress, how_to_go_on, state_word
+from orchestrator.views.interval import worked_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class Look:
     jobs: dict[str, JobSeen]
     progress: Progress
     silent: str | None
+    setting: Setting
 
 
 def look_at(ports: Ports, tag: str, snapshot: Snapshot | None = None, run: Run | None = None) -> Look:
@@ -33,7 +36,9 @@ def look_at(ports: Ports, tag: str, snapshot: Snapshot | None = None, run: Run |
     run = run or require_run(ports.repository, tag)
     snapshot = snapshot or ask_slurm(ports.slurm)
     run = _with_news(ports, run, snapshot)[0]
-    return Look(run=run, jobs=jobs_of(run, snapshot.jobs), progress=progress_of(ports, run), silent=snapshot.silent)
+    measured = observe(ports, run, snapshot).measured
+    return Look(run=run, jobs=jobs_of(run, snapshot.jobs), progress=progress_of(ports, run), silent=snapshot.silent,
+                setting=setting(run, measured, run.spec.policy(ports.policy), ports.clock()))
 
 
 def look_at_all(ports: Ports) -> tuple[list[Look], list[OrchError], str | None]:
@@ -61,6 +66,12 @@ def explain_run(ports: Ports, tag: str) -> list[str]:
     return lines
 
 
+def explain_interval(ports: Ports, tag: str) -> list[str]:
+    """How M and the checkpoint interval came about."""
+    seen = look_at(ports, tag)
+    return worked_out(seen.run, seen.setting, restarts(seen.run), seen.progress.interval_s)
+
+
 def _with_news(ports: Ports, run: Run, snapshot: Snapshot) -> tuple[Run, list[str]]:
     seen = observe(ports, run, snapshot)
     lines: list[str] = []
@@ -78,7 +89,7 @@ def progress_of(ports: Ports, run: Run) -> Progress:
     """The newest attempt's latest step and loss."""
     run_dir = folders.run_dir(ports.repository, run.spec.tag)
     control = read_control(run_dir)
-    interval_s = control.interval_s if control else run.spec.policy(ports.policy).checkpoint_interval_s
+    interval_s = control.interval_s if control else run.interval_s
     if not run.attempts:
         return Progress(interval_s=interval_s)
     newest = max(run.attempts, key=lambda a: a.epoch)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from orchestrator import folders
 from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import Checkpoint, newest_complete
 from orchestrator.control.ports import Ports, Snapshot, read_run
+from orchestrator.core.measures import measure
 from orchestrator.core.observation import AttemptSeen, Observation, UpstreamSeen
 from orchestrator.core.script import parse_comment, repository_key
 from orchestrator.errors import JournalError
@@ -17,6 +19,9 @@ from orchestrator.model import ENDED_STATES, JobSeen, Run
 from orchestrator.records import EndRecord, StartRecord, StoodDown
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
+
+# C and its kin change with the machine's load; what was measured this many attempts ago says little of today.
+MEASURED_ATTEMPTS = 3
 
 
 def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
@@ -29,7 +34,21 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
         silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs_of(run, snapshot.jobs), attempts=attempts,
         stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
-        upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags), control=read_control(run_dir))
+        measured=measure(_latest_lines(run_dir)), control=read_control(run_dir),
+        upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags))
+
+
+def _latest_lines(run_dir: Path) -> list[list[dict[str, Any]]]:
+    """The trainer's lines of the newest attempts that trained, oldest first."""
+    numbers = sorted((name for name in _names(run_dir / "attempts") if name.isdigit()), reverse=True)
+    found: list[list[dict[str, Any]]] = []
+    for name in numbers:
+        lines = last_lines(run_dir / "attempts" / name)
+        if lines:
+            found.append(lines)
+        if len(found) == MEASURED_ATTEMPTS:
+            break
+    return found[::-1]
 
 
 def _other_slurm(ports: Ports, run: Run) -> str | None:
@@ -70,12 +89,13 @@ def _attempts(
         if start is not None:
             end = read_record(folder / "end.json", EndRecord)
             lines = last_lines(folder)
+            first = last_of(lines, "first_step")
             saved, spoken = last_of(lines, "saved"), [line["step"] for line in lines if isinstance(line.get("step"), int)]
             attempts.append(AttemptSeen(
                 start=start, end=end, heartbeat_at=read_heartbeat(folder) or start.started_at,
                 saved_after_notice=saved_after_notice(end.notice_at if end else None, start, checkpoint),
                 saved_at=float(saved["t"]) if saved else None, last_step=spoken[-1] if spoken else None,
-                knows_orch=bool(lines)))
+                knows_orch=bool(lines), first_step_at=float(first["t"]) if first else None))
         for file in _names(folder):
             if file.startswith("stood-down-"):
                 record = read_record(folder / file, StoodDown)

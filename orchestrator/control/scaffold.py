@@ -27,12 +27,14 @@ profiles:
     # signal: TERM
 
 checkpoint:
-  interval: 10m              # how often the trainer saves
+  at_most: 30m               # the interval is computed from what is measured (T* = sqrt(2CM)), and never above this
+  # interval: 10m            # or fixed by hand
   keep: 3                    # complete checkpoints that stay
 
 # successors_ahead: 1        # attempts queued behind the live one; 0 turns it off
 # queue: finish_first        # or share: first attempts get no --nice
 # recovery: {endings_without_progress: 3, backoff: 30s, backoff_at_most: 30m}
+# reliability: {prior_mtbi: 200h}  # the M to begin with, for this run's number of nodes
 # daemon: {every: 30s}
 # slurm: {conf: /path/to/slurm.conf, timeout: 30s}
 # env: {OMP_NUM_THREADS: 2}
@@ -76,7 +78,7 @@ JOB_YAML = """\
 # validate: python train.py --check-arguments    # must exit 0 before anything is submitted
 # env: {SEED: 1, CUDA_HOME: }    # a name without a value takes the submitting shell's
 # env_file: secrets.env          # mode 0600, KEY=VALUE lines, read on the node and recorded nowhere
-# finished_when: cv.json         # for trainers that know nothing of orch: this file and exit 0 mean finished
+# finished_when: cv.json         # for trainers that know nothing of orch: $ORCH_RUN_DIR/cv.json and exit 0 mean finished
 # checkpoint: {interval: 10m, keep: 3}
 """
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.news import COUNTED_ENDINGS, stood_down_in_a_row, without_progress
 from orchestrator.core.observation import Control, Observation
+from orchestrator.core.reliability import interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
 from orchestrator.model import ENDED_STATES, Attempt, JobSeen, Phase, Policy, Run, Submission, SubmissionState
 
@@ -253,7 +254,7 @@ def _may_ask(run: Run, kind: str, job_id: str, now: float) -> bool:
 def _control(run: Run, seen: Observation, policy: Policy) -> list[Action]:
     """What the running trainer should read. Nobody reads it while nothing runs or waits, but an old stop request must be
     gone before the next attempt is queued."""
-    interval_s = policy.checkpoint_interval_s
+    interval_s = interval_in_force_s(run, policy)
     stop = "cancel" if run.phase == Phase.CANCELLING and not run.cancel_now else None
     have = seen.control
     old_stop = have is not None and have.stop is not None and run.phase == Phase.ACTIVE

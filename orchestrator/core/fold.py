@@ -17,6 +17,7 @@ journal is read.
     ended        an attempt ended, with its ending and the evidence
     dropped      a waiting submission is gone without having trained (stood down, cancelled, vanished)
     held, released, cancel, cancelled, finished, reopened    the run's phase
+    interval     a checkpoint interval was chosen, with all that it was computed from
     note         a sentence for people; changes nothing
 """
 
@@ -121,6 +122,10 @@ def _pause(held: bool) -> Callable[[Run, Event], Run]:
     return update
 
 
+def _interval(run: Run, event: Event) -> Run:
+    return replace(run, interval={key: value for key, value in event.items() if key != "event"})
+
+
 def _asked(run: Run, event: Event) -> Run:
     return replace(run, requests={**run.requests, f"{event['kind']} {event['job_id']}": float(event["t"])})
 
@@ -207,6 +212,7 @@ _UPDATES: dict[str, Callable[[Run, Event], Run]] = {
     "dropped": _settle(SubmissionState.DROPPED, only_from=_WAITING),
     "repointed": _repointed,
     "asked": _asked,
+    "interval": _interval,
     "paused": _pause(held=True),
     "resumed": _pause(held=False),
     "started": _started,

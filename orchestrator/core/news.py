@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from orchestrator.core.endings import Evidence, Verdict, classify
 from orchestrator.core.observation import AttemptSeen, Observation
+from orchestrator.core.reliability import setting, worth_changing
 from orchestrator.core.script import parse_comment
 from orchestrator.model import (
     ENDED_STATES,
@@ -39,7 +40,7 @@ def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
         facts = list(round_(run, seen, now))
         if facts:
             return facts
-    return list(_phase(run, seen, policy))
+    return list(_phase(run, seen, policy)) or list(_interval(run, seen, policy, now))
 
 
 # --- submissions whose sbatch was not settled, and jobs that the journal does not know ---------------------------------
@@ -106,7 +107,7 @@ def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
                    "exit_code": end.exit_code if end else None,
                    "checkpoint_step": _step_at_end(run, attempt, record, seen),
                    "last_step": _last_step(record),
-                   "first_step_at": end.first_step_at if end else None,
+                   "first_step_at": _first_step_at(record),
                    "saved_at": record.saved_at if record else None,
                    "knows_orch": (end is not None and end.knows_orch) or (record is not None and record.knows_orch),
                    **({"left_behind": list(end.left_behind)} if end and end.left_behind else {})}
@@ -134,6 +135,12 @@ def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:
     if record is not None and record.heartbeat_at is not None:
         return record.heartbeat_at
     return now
+
+
+def _first_step_at(record: AttemptSeen | None) -> float | None:
+    if record is None:
+        return None
+    return record.end.first_step_at if record.end is not None and record.end.first_step_at else record.first_step_at
 
 
 def _last_step(record: AttemptSeen | None) -> int | None:
@@ -215,6 +222,18 @@ def _phase(run: Run, seen: Observation, policy: Policy) -> Iterator[Fact]:
         reason = why_hold(run, policy) or refused(run)
         if reason:
             yield {"event": "held", "by": "orch", "reason": reason}
+
+
+def _interval(run: Run, seen: Observation, policy: Policy, now: float) -> Iterator[Fact]:
+    """The checkpoint interval, measured again: it changes only when that is worth it, in the running trainer too."""
+    if run.phase != Phase.ACTIVE or seen.silent is not None:
+        return
+    wanted = setting(run, seen.measured, policy, now)
+    ended = sum(not attempt.live for attempt in run.attempts)
+    if worth_changing(run.interval_s, wanted):
+        yield {"event": "interval", "ended": ended, **wanted.as_event()}
+    elif run.interval.get("ended") != ended:  # M is counted again after every ending, also when the interval stays
+        yield {"event": "interval", "ended": ended, **wanted.as_event(), "interval_s": run.interval_s, "kept": True}
 
 
 def _counts(run: Run, attempt: Attempt) -> bool:

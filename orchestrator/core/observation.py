@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator.core.measures import Measured
 from orchestrator.model import JobGone, JobSeen, JobSighting, SlurmSilent
 from orchestrator.records import EndRecord, StartRecord, StoodDown
 
@@ -18,6 +19,7 @@ class AttemptSeen:
     saved_after_notice: bool = False
     saved_at: float | None = None      # when its latest save was complete, by its trainer's word
     last_step: int | None = None       # the latest step that its trainer spoke of
+    first_step_at: float | None = None
     knows_orch: bool = False           # its trainer wrote lines at all
 
 
@@ -54,6 +56,7 @@ class Observation:
     metrics: dict[str, object] | None = None
     upstream: tuple[UpstreamSeen, ...] = ()
     control: Control | None = None
+    measured: Measured = field(default_factory=Measured)
 
     def job(self, submission_id: str) -> JobSighting:
         if self.silent is not None:

@@ -112,12 +112,14 @@ def _file_pattern(path: str) -> str:
     return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")
 
 
-def attempt_spec(spec: RunSpec, policy: Policy, *, run_dir: Path, number: int, submission_id: str) -> AttemptSpec:
+def attempt_spec(
+    spec: RunSpec, policy: Policy, *, interval_s: float, run_dir: Path, number: int, submission_id: str,
+) -> AttemptSpec:
     """What the supervisor of this attempt is told."""
     return AttemptSpec(
         tag=spec.tag, repository=spec.repository, run_dir=str(run_dir), number=number, submission_id=submission_id,
         lead_s=spec.profile.lead_s, signal=spec.profile.signal,
-        time_limit_s=slurm_minutes(spec.profile.time_s) * 60.0, interval_s=policy.checkpoint_interval_s,
+        time_limit_s=slurm_minutes(spec.profile.time_s) * 60.0, interval_s=interval_s,
         keep=policy.checkpoints_kept,
         gres=spec.profile.gres or "", finished_when=spec.finished_when, env_file=spec.env_file,
         after_tags=spec.after_tags)

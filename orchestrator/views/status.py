@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from orchestrator.checkpoints import Checkpoint
+from orchestrator.core.reliability import Setting, restarts
 from orchestrator.model import Attempt, JobSeen, Phase, Run
 from orchestrator.units import format_duration, format_size
 from orchestrator.views.facts import Progress, how_to_go_on, idle_s, state_word
+from orchestrator.views.interval import interval_lines
 
 Jobs = dict[str, JobSeen]
 
@@ -51,7 +53,9 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)[:16]
 
 
-def run_lines(run: Run, jobs: Jobs, progress: Progress, checkpoints: list[Checkpoint], now: float) -> list[str]:
+def run_lines(
+    run: Run, jobs: Jobs, progress: Progress, checkpoints: list[Checkpoint], now: float, setting: Setting | None = None,
+) -> list[str]:
     """One run: what it is, its attempts with their endings, its checkpoints, what waits."""
     spec = run.spec
     reason = f" ({run.phase_reason})" if run.phase_reason else ""
@@ -75,6 +79,8 @@ def run_lines(run: Run, jobs: Jobs, progress: Progress, checkpoints: list[Checkp
         steps = ", ".join(str(c.step) for c in checkpoints)
         lines += ["", f"complete checkpoints: step {steps} ({format_size(newest.size_bytes)} each, the newest "
                       f"{format_duration(max(0.0, now - newest.saved_at))} old)"]
+    if setting is not None and not run.over:
+        lines += ["", *interval_lines(setting, restarts(run), progress.interval_s)]
     if run.metrics:
         lines += ["", "result: " + " ".join(f"{key}={_short(value)}" for key, value in run.metrics.items())]
     return lines

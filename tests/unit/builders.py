@@ -11,7 +11,7 @@ from orchestrator.core.script import comment
 from orchestrator.model import JobSeen, Policy, Profile, Run, RunSpec
 from orchestrator.records import EndRecord, StartRecord
 
-POLICY = Policy()
+POLICY = Policy(checkpoint_interval_s=1800.0)
 SPEC = RunSpec(
     tag="a", repository="/repo", python="/usr/bin/python3",
     profile=Profile(name="p", gres="gpu:1", time_s=3600, lead_s=60), script_sha256="0")

@@ -29,7 +29,7 @@ def test_the_files_that_orch_writes_are_valid(tmp_path: Path) -> None:
     profile = read.profile(None)
     assert (profile.name, profile.cpus, profile.memory_bytes) == ("default", 1, 2 * 2**30)
     assert (profile.time_s, profile.lead_s) == (28800, 300)
-    assert read.policy.checkpoint_interval_s == 600 and read.policy.checkpoints_kept == 3
+    assert read.policy.checkpoint_interval_s is None and read.policy.checkpoints_kept == 3
     assert job(tmp_path, JOB_YAML) == Job(environment={})
     every_line = job(tmp_path, "\n".join(line.removeprefix("# ") for line in JOB_YAML.splitlines()))
     assert every_line == Job(

@@ -50,7 +50,7 @@ def test_a_new_run_gets_its_first_attempt_then_a_successor_then_rest() -> None:
 
 
 def test_no_successor_when_turned_off() -> None:
-    none = Policy(successors_ahead=0)
+    none = replace(POLICY, successors_ahead=0)
     assert kinds(run_of(queued(1)), seen(job(1, "PENDING"), control=CONTROL), policy=none) == ["Wait"]
 
 

@@ -1,0 +1,144 @@
+"""M and T* of a run: counted from its attempts, chosen from what was measured. Pure; the mathematics is the planner's.
+
+Interruptions alone are events; the exposure is censored, so the live attempt counts until now, and planned stops and
+cancels count without an event. A setup failure or a missing result is neither. M is computed again after every ending and
+the interval after every measured save; a new interval is taken only when it makes the part of the waste that the interval
+decides more than 1 % smaller, so that it never swings to and fro.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.core.measures import Measured, Spread, spread
+from orchestrator.model import INTERRUPTIONS, Attempt, Ending, Policy, Run
+from orchestrator.planner.interval import Choice, Waste, choose_interval, daly_interval_s, expected_waste
+from orchestrator.planner.reliability import Reliability, prior_for
+
+# Until a save has been measured: soon enough to learn C, late enough to be past the start.
+FIRST_INTERVAL_S = 300.0
+WORTH_A_CHANGE = 0.01
+_NO_EXPOSURE = frozenset({Ending.SETUP_FAILURE, Ending.NO_RESULT})
+
+
+def reliability(run: Run, policy: Policy, now: float) -> Reliability:
+    """What is known of this run's rate of interruptions at this moment."""
+    counted = [a for a in run.attempts if a.ending not in _NO_EXPOSURE]
+    exposure_s = sum(max(0.0, (a.ended_at if a.ended_at is not None else now) - a.started_at) for a in counted)
+    return Reliability(
+        interruptions=sum(a.ending in INTERRUPTIONS for a in counted), exposure_h=exposure_s / 3600,
+        prior=prior_for(run.spec.profile.nodes, policy.prior_mtbi_h))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """R, from an ending to the first new step of the next attempt, and its parts."""
+
+    whole_s: Spread | None = None
+    queue_s: Spread | None = None      # until the next attempt was taken
+    start_s: Spread | None = None      # from there to its first step: start-up and loading
+
+
+def restarts(run: Run) -> Restarts:
+    """Of all attempts that were followed by another, planned stops among them."""
+    pairs = [(a, b) for a, b in zip(run.attempts, run.attempts[1:], strict=False)
+             if a.ended_at is not None and b.first_step_at is not None]
+    return Restarts(
+        whole_s=spread([_between(a.ended_at, b.first_step_at) for a, b in pairs]),
+        queue_s=spread([_between(a.ended_at, b.started_at) for a, b in pairs]),
+        start_s=spread([_between(b.started_at, b.first_step_at) for _, b in pairs]))
+
+
+def _between(begin: float | None, end: float | None) -> float:
+    return max(0.0, (end or 0.0) - (begin or 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """An interval and all that it was computed from."""
+
+    choice: Choice
+    known: Reliability
+    measured: Measured
+    restart_s: float
+    waste: Waste | None                # None while C is not known
+
+    def as_event(self) -> dict[str, Any]:
+        """For the journal: numbers, each with its unit, and where they come from."""
+        low_h, high_h = self.known.mtbi95_h
+        stall, durable, write = self.measured.stall_s, self.measured.durable_s, self.measured.write_s
+        return {
+            "interval_s": round(self.choice.interval_s, 3), "optimum_s": round(self.choice.optimum_s, 3),
+            "bound": self.choice.bound, "mtbi_h": round(self.known.mtbi_h, 4),
+            "mtbi95_h": [round(low_h, 4), round(high_h, 4)], "interruptions": self.known.interruptions,
+            "exposure_h": round(self.known.exposure_h, 6),
+            "prior": {"interruptions": self.known.prior.shape, "hours": round(self.known.prior.hours, 3)},
+            "stall_s": stall.median if stall else None, "saves": stall.count if stall else 0,
+            "durable_s": durable.median if durable else None, "write_s": write.median if write else None,
+            "restart_s": round(self.restart_s, 3),
+            "waste": {**{k: round(v, 8) for k, v in asdict(self.waste).items()}, "total": round(self.waste.total, 8)}
+            if self.waste else None}
+
+
+def setting(run: Run, measured: Measured, policy: Policy, now: float) -> Setting:
+    """The interval that this run should have now."""
+    known = reliability(run, policy, now)
+    restart = restarts(run).whole_s
+    restart_s = restart.median if restart else 0.0
+    segment_s = max(1.0, run.spec.profile.time_s - run.spec.profile.lead_s)
+    if policy.checkpoint_interval_s is not None:
+        fixed = policy.checkpoint_interval_s
+        choice = Choice(interval_s=fixed, optimum_s=_optimum_s(measured, known), bound="fixed by `checkpoint: interval`")
+    elif measured.stall_s is None:
+        first_s = min(FIRST_INTERVAL_S, policy.checkpoint_at_most_s, segment_s / 2)
+        choice = Choice(interval_s=first_s, optimum_s=0.0, bound="first save, C is not measured yet")
+    else:
+        choice = choose_interval(
+            stall_s=_at_least(measured.stall_s.median), mtbi_s=known.mtbi_h * 3600,
+            durable_s=measured.durable_s.median if measured.durable_s else measured.stall_s.median,
+            at_most_s=policy.checkpoint_at_most_s, segment_s=segment_s)
+    return Setting(choice=choice, known=known, measured=measured, restart_s=restart_s,
+                   waste=waste_of(choice.interval_s, measured, known, restart_s))
+
+
+def waste_of(interval_s: float, measured: Measured, known: Reliability, restart_s: float) -> Waste | None:
+    if measured.stall_s is None:
+        return None
+    durable = measured.durable_s or measured.stall_s
+    return expected_waste(interval_s, stall_s=_at_least(measured.stall_s.median), mtbi_s=known.mtbi_h * 3600,
+                          durable_s=durable.median, restart_s=restart_s)
+
+
+def worth_changing(present_s: float | None, wanted: Setting) -> bool:
+    """Whether the new interval is to be taken. Without a measured C there is only the first one; a fixed one is a command."""
+    new_s = wanted.choice.interval_s
+    if present_s is None or wanted.choice.bound.startswith("fixed"):
+        return present_s != new_s
+    old = waste_of(present_s, wanted.measured, wanted.known, wanted.restart_s)
+    if old is None or wanted.waste is None:
+        return False
+    if present_s > new_s and wanted.choice.bound in ("cap", "segment"):
+        return True                    # a bound is a promise, whatever it costs
+    return (old.of_interval - wanted.waste.of_interval) > WORTH_A_CHANGE * old.of_interval
+
+
+def _optimum_s(measured: Measured, known: Reliability) -> float:
+    return daly_interval_s(_at_least(measured.stall_s.median), known.mtbi_h * 3600) if measured.stall_s else 0.0
+
+
+def _at_least(stall_s: float) -> float:
+    """A clock's resolution: a stall of zero would ask for an interval of zero."""
+    return max(stall_s, 0.001)
+
+
+def interval_in_force_s(run: Run, policy: Policy) -> float:
+    """What a trainer is to be told now."""
+    return run.interval_s or policy.checkpoint_interval_s or FIRST_INTERVAL_S
+
+
+def counts(attempt: Attempt) -> str:
+    """How an attempt entered M, in words."""
+    if attempt.ending in INTERRUPTIONS:
+        return "interruption"
+    return "nothing" if attempt.ending in _NO_EXPOSURE else "exposure only"

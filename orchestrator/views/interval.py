@@ -1,0 +1,77 @@
+"""M and T* for people: two lines in ``orch status TAG``, the sum worked out in ``orch explain TAG --interval``. Pure."""
+
+from __future__ import annotations
+
+from orchestrator.core.measures import Measured, Spread
+from orchestrator.core.reliability import Restarts, Setting, counts
+from orchestrator.model import Run
+from orchestrator.units import format_duration, format_size
+
+
+def hours(value: float) -> str:
+    return f"{value:.3g} h" if value < 1000 else f"{value:,.0f} h"
+
+
+def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | None) -> list[str]:
+    """What is known of M and T*, and what was measured."""
+    known, measured = setting.known, setting.measured
+    low, high = known.mtbi95_h
+    lines = [f"M {hours(known.mtbi_h)} (95 %: {hours(low)} to {hours(high)}): {known.interruptions} interruptions in "
+             f"{hours(known.exposure_h)} of running, and a prior worth {known.prior.shape:g}"]
+    steps = f" = {in_force_s / measured.step_s.median:,.0f} steps" if in_force_s and measured.step_s else ""
+    if in_force_s is not None:
+        lines.append(f"checkpoint every {format_duration(in_force_s)}{steps}; {_bound(setting)}")
+    if setting.waste is not None:
+        lines.append(f"expected waste {percent(setting.waste.total)}: stalls {percent(setting.waste.stall)}, rework "
+                     f"{percent(setting.waste.rework)}, not yet durable {percent(setting.waste.not_yet_durable)}, restarts "
+                     f"{percent(setting.waste.restart)}")
+    return lines + measured_lines(measured, restarts)
+
+
+def _bound(setting: Setting) -> str:
+    choice = setting.choice
+    if choice.bound == "optimum":
+        return f"T* = {format_duration(choice.optimum_s)}, bound by nothing"
+    if not choice.optimum_s:
+        return choice.bound
+    words = {"cap": "the cap `checkpoint: at_most` binds", "segment": "the time limit less the lead binds",
+             "write time": "the write time binds"}.get(choice.bound, choice.bound)
+    return f"T* = {format_duration(choice.optimum_s)}, {words}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def measured_lines(measured: Measured, restarts: Restarts) -> list[str]:
+    parts = [("C", measured.stall_s), ("first save", measured.first_stall_s), ("write", measured.write_s),
+             ("durable", measured.durable_s), ("step", measured.step_s), ("R", restarts.whole_s),
+             ("of it queue", restarts.queue_s), ("start-up", restarts.start_s)]
+    words = [f"{name} {_seconds(value)}" for name, value in parts if value is not None]
+    if measured.size_bytes is not None:
+        words.append(f"size {format_size(measured.size_bytes.median)}")
+    return [f"measured (median, 10 to 90 %, n): {', '.join(words)}"] if words else ["nothing measured yet"]
+
+
+def _seconds(value: Spread) -> str:
+    return f"{value.median:.3g} s ({value.low:.3g}-{value.high:.3g}, {value.count})"
+
+
+def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float | None) -> list[str]:
+    """The sum, step by step."""
+    known, choice, measured = setting.known, setting.choice, setting.measured
+    prior = known.prior
+    lines = [f"attempt {a.number}: {a.ending or 'runs'}, counts as {counts(a)}" for a in run.attempts]
+    lines += [
+        f"interruptions n = {known.interruptions}, exposure E = {known.exposure_h:.6g} h (the live attempt until now)",
+        f"prior Gamma(a = {prior.shape:g}, b = {prior.hours:.6g} h), for {run.spec.profile.nodes} node(s)",
+        f"E[rate] = (a + n) / (b + E) = {prior.shape + known.interruptions:g} / {prior.hours + known.exposure_h:.6g} h; "
+        f"M = {known.mtbi_h:.6g} h",
+    ]
+    if measured.stall_s is not None:
+        lines.append(f"C = {measured.stall_s.median:.4g} s, median of {measured.stall_s.count} saves; "
+                     f"T* = sqrt(2 C M) with Daly's terms = {choice.optimum_s:.6g} s")
+    lines.append(f"chosen {choice.interval_s:.6g} s ({choice.bound}); in force "
+                 + (f"{in_force_s:.6g} s" if in_force_s is not None else "nothing yet")
+                 + "; it changes when that makes stalls and rework more than 1 % smaller")
+    return lines + interval_lines(setting, restarts, in_force_s)
