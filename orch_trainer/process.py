@@ -15,10 +15,11 @@ from typing import Any, Callable, Tuple
 from orch_trainer.files import Files
 
 
-def register(attempt_dir: Path, *, rank: int, epoch: int, files: Files) -> Path:
+def register(attempt_dir: Path, *, rank: int, epoch: int, stacks_signal: int | None, files: Files) -> Path:
     """Ask for the notice's signal. The file goes at exit; a killed process is told by pid and start time."""
     pid = os.getpid()
-    content = {"pid": pid, "pid_start": _pid_start(pid), "host": socket.gethostname(), "rank": rank, "epoch": epoch}
+    content = {"pid": pid, "pid_start": pid_start(pid), "host": socket.gethostname(), "rank": rank, "epoch": epoch,
+               "stacks_signal": stacks_signal}
     folder = attempt_dir / "trainers"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "{}-{}.json".format(content["host"], pid)
@@ -37,7 +38,7 @@ def _unregister(path: Path, pid: int) -> None:
             pass
 
 
-def _pid_start(pid: int) -> int:
+def pid_start(pid: int) -> int:
     stat = Path("/proc", str(pid), "stat").read_text()
     return int(stat.rpartition(")")[2].split()[19])     # field 22; the name in field 2 may hold blanks
 

@@ -14,26 +14,27 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, Iterator, Mapping, NoReturn
+from typing import Any, Callable, ContextManager, Iterator, Mapping, NoReturn
 
+from orch_trainer.alive import SAVING, Alive, Pulse, write_every_s
 from orch_trainer.checkpoint import Checkpoints, complete_checkpoints, read_checkpoint
 from orch_trainer.fence import Fence, Fenced
 from orch_trainer.files import Files
 from orch_trainer.lines import Lines, plain
 from orch_trainer.pace import Pace
-from orch_trainer.process import Signals, find_device, register
+from orch_trainer.process import Signals, register
 from orch_trainer.ranks import Agree, Rounds, Team, find_team
 from orch_trainer.save import FAILED, FENCED, FINE, Save
 from orch_trainer.settings import Settings, read_settings
+from orch_trainer.stacks import dump_on_signal
+from orch_trainer.telling import Teller
 from orch_trainer.watch import Watch
 
-REPORT_S = 30.0
 EXIT_STOPPED = 75
 EXIT_FENCED = 76
 
@@ -71,12 +72,12 @@ class Training:
         self._pace = Pace(interval_s=self._settings.interval_s, now=self._monotonic(),
                           deadline=self._settings.deadline, saved_step=self._resume_step)
         self._team = Team(0, 1, None)
+        self._pulse = Pulse()
         self._lines = Lines(None, silent=True)
+        self._tell = Teller(self._lines, clock)
         self._watch = self._new_watch()
         self._removal: threading.Thread | None = None
         self._is_finished = self._is_left = False
-        self._report_at = 0.0
-        self._reported: tuple[float, int] | None = None
         self._rounds: Rounds | None = None              # several ranks only
 
     # What a training loop reads.
@@ -105,19 +106,23 @@ class Training:
         if settings.attempt_dir is not None:
             settings.attempt_dir.mkdir(parents=True, exist_ok=True)
         self._lines = Lines(settings.attempt_dir / "trainer.jsonl" if settings.attempt_dir else None, silent=not leads)
+        self._tell = Teller(self._lines, self._clock)
         self._watch = self._new_watch()
         if self._background and not self._signals.install(settings.signals):
             self._lines.say("orch: Training was entered outside the main thread: signals are not handled")
         if settings.attempt_dir is not None:
-            register(settings.attempt_dir, rank=self._team.rank, epoch=settings.epoch, files=self._files)
+            stacks = dump_on_signal(settings.attempt_dir, settings.signals) if self._background else None
+            register(settings.attempt_dir, rank=self._team.rank, epoch=settings.epoch, stacks_signal=stacks,
+                     files=self._files)
         if leads:
             self._sweep()
         self._watch.begin()
         if leads:
-            self._say_start()
+            self._tell.start(attempt=settings.attempt, resume_from=self.resume_from, resume_step=self._resume_step,
+                             rank=self._team.rank, ranks=self._team.size, interval_s=self._pace.interval_s,
+                             config=self._config)
         if self._background:
             self._watch.start()
-        self._report_at = self._monotonic()             # the first step is reported at once
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -128,8 +133,8 @@ class Training:
         if self._is_left:
             return
         if error is not None:
-            self._write("failed", "FAILED  step {}  {!r}".format(self._pace.step, error), step=self._pace.step,
-                        error="{}: {}".format(type(error).__name__, error))
+            self._tell.write("failed", "FAILED  step {}  {!r}".format(self._pace.step, error), step=self._pace.step,
+                             error="{}: {}".format(type(error).__name__, error))
         elif not self._is_finished:
             self._leave_early()
         if self._removal is not None:
@@ -142,13 +147,15 @@ class Training:
     def step(self, step: int, loss: Any = None, **numbers: Any) -> None:
         """A step is done. A heartbeat; a line every 30 s. Never raises (but where ranks fail to agree)."""
         self._pace.step = step
-        if self._monotonic() >= self._report_at:
-            self._report(step, loss, numbers)
+        self._pulse.signs += 1
+        if self._monotonic() >= self._tell.due:
+            self._tell.report(step, loss, numbers)
         if self._rounds is not None and self._rounds.is_due():
             self._hold_round(self._rounds)
 
     def should_save(self) -> bool:
         """True when the checkpoint interval is over, a save was asked for, or a notice came and nothing newer is saved."""
+        self._pulse.signs += 1
         if self._rounds is not None:
             return self._rounds.save
         self._heed_signal()
@@ -156,6 +163,7 @@ class Training:
 
     def should_stop(self) -> bool:
         """True after a notice or stop request, once a save is complete or cannot be made in time."""
+        self._pulse.signs += 1
         if self._rounds is not None:
             return self._rounds.stop
         self._heed_signal()
@@ -167,21 +175,15 @@ class Training:
 
         A full or failing disk is reported and training goes on; the earlier checkpoints are untouched.
         """
-        save = Save(int(step), self._checkpoints, self._fence, self._team, self._monotonic)
-        self._pace.save_begun(save.began)
-        if self._pace.stopping:
-            self._watch.poll()                          # the notice's line before this save's
-        self._put("saving", step=save.step)
-        if save.begin() == FENCED:
-            self._leave_fenced(save.newer_epoch)
-        try:
-            yield save.folder
-        except BaseException as error:
-            if self._end_save(save, error) == FAILED:
-                raise
-        else:
-            if self._end_save(save, None) == FAILED:
-                raise save.error or RuntimeError("saving({}) failed on another rank".format(save.step))
+        with self._doing(SAVING):
+            yield from self._save(step)
+
+    def phase(self, name: str, *, at_most_s: float) -> ContextManager[None]:
+        """Announce that the block may take so long without a step: evaluation, compilation. Beyond it the trainer counts
+        as hung."""
+        if not at_most_s > 0:
+            raise ValueError("phase({!r}, at_most_s={}): seconds, more than none".format(name, at_most_s))
+        return self._doing(str(name), float(at_most_s))
 
     def finish(self, metrics: Mapping[str, Any] | None = None) -> None:
         """Training is complete: result.json, and FINISHED as the last line."""
@@ -195,9 +197,26 @@ class Training:
         self._team.agree([0])                           # no rank leaves before the result is there
         self._watch.close()
         self._is_finished = True
-        self._write("finished", "FINISHED  step {}  {}".format(step, json.dumps(result)), step=step, metrics=result)
+        self._tell.write("finished", "FINISHED  step {}  {}".format(step, json.dumps(result)), step=step, metrics=result)
 
     # Saving.
+
+    def _save(self, step: int) -> Iterator[Path]:
+        save = Save(int(step), self._checkpoints, self._fence, self._team, self._monotonic)
+        self._pace.save_begun(save.began)
+        if self._pace.stopping:
+            self._watch.poll()                          # the notice's line before this save's
+        self._tell.put("saving", step=save.step)
+        if save.begin() == FENCED:
+            self._leave_fenced(save.newer_epoch)
+        try:
+            yield save.folder
+        except BaseException as error:
+            if self._end_save(save, error) == FAILED:
+                raise
+        else:
+            if self._end_save(save, None) == FAILED:
+                raise save.error or RuntimeError("saving({}) failed on another rank".format(save.step))
 
     def _end_save(self, save: Save, error: BaseException | None) -> int:
         grade = save.end(error, self._clock.time())
@@ -210,7 +229,7 @@ class Training:
             if self._team.leads:
                 self._retire(save.step)
         else:
-            self._write("save_failed", "WARNING: no checkpoint of step {}: {!r}".format(save.step, save.error),
+            self._tell.write("save_failed", "WARNING: no checkpoint of step {}: {!r}".format(save.step, save.error),
                         step=save.step, error=str(save.error or "failed on another rank"))
         if self._rounds is not None:
             self._rounds.saved(stop=self._pace.stop_due(self._clock.time()))
@@ -219,7 +238,7 @@ class Training:
     def _say_saved(self, save: Save, stall_s: float) -> None:
         checkpoint = save.checkpoint
         if checkpoint is not None:
-            self._write(
+            self._tell.write(
                 "saved",
                 "saved step {}  {:.1f} MB  {:.2f} s".format(save.step, checkpoint.size_bytes / 1e6, stall_s),
                 step=save.step, path=str(checkpoint.path), stall_s=stall_s, write_s=save.written - save.began,
@@ -274,10 +293,10 @@ class Training:
         if not self._pace.stopping:
             message = ("the training block was left without finish() and nobody had asked to stop; call "
                        "training.finish(metrics) when training is complete")
-            self._write("failed", "FAILED  step {}  {}".format(step, message), step=step, error=message)
+            self._tell.write("failed", "FAILED  step {}  {}".format(step, message), step=step, error=message)
             raise SystemExit(1)
         self._watch.poll()                              # the notice's line, if its round has not come yet
-        self._write("stopped", "STOPPED  step {}  {}  newest checkpoint: {}".format(
+        self._tell.write("stopped", "STOPPED  step {}  {}  newest checkpoint: {}".format(
             step, self._pace.stop_reason or "signal", _or_none(self._pace.saved_step)), step=step)
         self._is_left = True
         self._signals.ignore()
@@ -289,13 +308,22 @@ class Training:
     def _leave_fenced(self, epoch: int) -> NoReturn:
         self._is_left = True
         self._signals.ignore()
-        self._write("fenced", "FENCED  a newer start ({}) has taken this run; nothing was written".format(epoch),
-                    epoch=epoch)
+        self._tell.write("fenced", "FENCED  a newer start ({}) has taken this run; nothing was written".format(epoch),
+                         epoch=epoch)
         if threading.current_thread() is not threading.main_thread():
             os._exit(EXIT_FENCED)
         raise SystemExit(EXIT_FENCED)
 
     # Deciding.
+
+    @contextmanager
+    def _doing(self, what: str, at_most_s: float | None = None) -> Iterator[None]:
+        before = self._pulse.begin(what, at_most_s)
+        self._watch.wake()                              # it must be known before it lasts
+        try:
+            yield
+        finally:
+            self._pulse.end(before)
 
     def _heed_signal(self) -> None:
         if self._signals.seen and not self._pace.stopping:
@@ -310,50 +338,12 @@ class Training:
                        noticed=self._pace.stopping):
             self._pace.stop("signal")
 
-    # Telling.
-
-    def _report(self, step: int, loss: Any, numbers: Mapping[str, Any]) -> None:
-        try:
-            now = self._monotonic()
-            self._report_at = now + REPORT_S
-            if self._reported is None:
-                self._put("first_step", step=plain(step))
-            else:
-                self._put_progress(step, (step - self._reported[1]) / max(now - self._reported[0], 1e-9),
-                                   dict(numbers, loss=loss))
-            self._reported = (now, step)
-        except Exception as error:                      # a line of log is never worth a training
-            self._lines.put({"t": self._clock.time(), "event": "progress", "step": plain(step), "loss": None,
-                             "error": repr(error)})
-
-    def _put_progress(self, step: int, steps_per_s: float, numbers: dict[str, Any]) -> None:
-        loss = _number(numbers.pop("loss"))
-        shown = dict({} if loss is None else {"loss": loss}, **{key: _number(value) for key, value in numbers.items()})
-        text = "  ".join(["step {}".format(step)] + ["{} {}".format(key, _short(shown[key])) for key in shown]
-                         + ["{:.1f} steps/s".format(steps_per_s)])
-        event = dict(shown, t=self._clock.time(), event="progress", step=plain(step), loss=loss,
-                     steps_per_s=steps_per_s)
-        self._lines.put(event, text)
-
-    def _say_start(self) -> None:
-        settings = self._settings
-        device, free_bytes = find_device()
-        free = "unknown" if free_bytes is None else "{:.1f} GB".format(free_bytes / 1e9)
-        text = "START  attempt {}  from {}  ranks {}  device {}  free memory {}  interval {:g} s  {}".format(
-            settings.attempt, self.resume_from or "the beginning", self._team.size, device, free,
-            self._pace.interval_s, json.dumps(plain(self._config)))
-        self._write("start", text, pid=os.getpid(), host=socket.gethostname(), rank=self._team.rank,
-                    world_size=self._team.size, resume_step=self._resume_step, device=device,
-                    free_memory_bytes=free_bytes, interval_s=self._pace.interval_s, config=self._config)
-
-    def _put(self, event: str, **keys: Any) -> None:
-        self._lines.put(dict(keys, t=self._clock.time(), event=event))
-
-    def _write(self, event: str, text: str, **keys: Any) -> None:
-        self._lines.write(dict(keys, t=self._clock.time(), event=event), text)
-
     def _new_watch(self) -> Watch:
-        return Watch(self._settings, self._signals, self._pace, self._lines, self._clock.time)
+        settings, alive = self._settings, None
+        if settings.attempt_dir is not None and self._team.leads:
+            alive = Alive(settings.attempt_dir / "alive.json", self._pulse, epoch=settings.epoch,
+                          every_s=write_every_s(self._environ))
+        return Watch(settings, self._signals, self._pace, self._lines, self._clock, alive)
 
 
 def _resume(settings: Settings) -> tuple[Path | None, int | None]:
@@ -369,18 +359,6 @@ def _resume(settings: Settings) -> tuple[Path | None, int | None]:
     if chosen is None:
         raise RuntimeError("ORCH_RESUME_FROM={}: not a complete checkpoint".format(settings.resume_from))
     return chosen.path, chosen.step
-
-
-def _number(value: Any) -> Any:
-    """A tensor or numpy scalar as a float; what is no number stays what it is."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return value
-
-
-def _short(value: Any) -> str:
-    return "{:.4g}".format(value) if isinstance(value, float) else str(value)
 
 
 def _or_none(step: int | None) -> str:

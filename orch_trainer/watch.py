@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 import traceback
-from typing import Callable
+from typing import Any, Callable
 
+from orch_trainer.alive import Alive
 from orch_trainer.control import read_control, read_notice
 from orch_trainer.lines import Lines
 from orch_trainer.pace import Pace
@@ -19,13 +20,15 @@ POLL_S = 2.0
 
 
 class Watch:
-    def __init__(self, settings: Settings, signals: Signals, pace: Pace, lines: Lines,
-                 wall: Callable[[], float]) -> None:
+    def __init__(self, settings: Settings, signals: Signals, pace: Pace, lines: Lines, clock: Any,
+                 alive: Alive | None) -> None:
         self._settings = settings
         self._signals = signals
         self._pace = pace
         self._lines = lines
-        self._wall = wall
+        self._wall: Callable[[], float] = clock.time
+        self._monotonic: Callable[[], float] = clock.monotonic
+        self._alive = alive
         self._seq = -1
         self._notice_reason: str | None = None
         self._said: tuple[str, float | None] | None = None
@@ -66,13 +69,21 @@ class Watch:
             self._round.release()
 
     def _loop(self) -> None:
+        pause_s = POLL_S if self._alive is None else min(POLL_S, self._alive.every_s)
         while not self._is_closing:
-            self._wake.wait(POLL_S)
-            self._wake.clear()
             try:
+                self._show_life()
+                self._wake.wait(pause_s)
+                self._wake.clear()
+                self._show_life()                       # before what may hang: it must be known before it lasts
                 self.poll()
             except Exception:                           # a dead thread would be deaf to every later notice
                 self._lines.say("orch: reading control.json failed\n" + traceback.format_exc())
+
+    def _show_life(self) -> None:
+        """Only from this thread: without it nobody can tell a hung trainer from one that shows nothing."""
+        if self._alive is not None and not self._is_closing:
+            self._alive.write_if_due(self._monotonic(), self._wall(), self._pace.step)
 
     def _read_control(self, *, tell: bool = True) -> None:
         path = self._settings.control_file

@@ -91,6 +91,10 @@ class Policy:
     endings_without_progress: int = 3
     backoff_s: float = 30.0
     backoff_at_most_s: float = 1800.0
+    memory_factor: float = 1.25        # after an out-of-memory, up to the largest node's
+    lead_factor: float = 2.0           # after a limit without a save, up to half the limit
+    exclude_node_s: float = 2 * 3600.0  # a node that failed under an attempt is left out for so long ...
+    exclude_share: float = 0.25        # ... unless that were more than this share of the partition's nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +172,7 @@ class Attempt:
     checkpoint_step: int | None = None
     last_step: int | None = None
     exit_code: int | None = None
+    nodes: str = ""                    # Slurm's names, as n[1-2]
     knows_orch: bool = True            # its trainer speaks the protocol, so that a missing checkpoint means something
     first_step_at: float | None = None
     saved_at: float | None = None      # when its latest save was complete
@@ -210,6 +215,7 @@ class Run:
     released_sequence: int = -1        # endings before it no longer count against the run
     events: int = 0
     requests: dict[str, float] = field(default_factory=dict)  # what Slurm was last asked to do, and when
+    adjusted_sequence: int = -1        # endings before it have had their consequence for memory or lead
     interval: dict[str, object] = field(default_factory=dict)  # the latest `interval` event: T* and what it came from
 
     @property

@@ -84,7 +84,8 @@ def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: Locked
     folder.mkdir(parents=True, exist_ok=True)  # before sbatch: 22.05 fails a job whose output folder is missing
     script = folder / "script.sh"
     text = batch_script(run.spec, number=number, submission_id=submission_id, folder=folder, behind=action.behind,
-                        nice=action.nice, entry=SUPERVISOR, delay_s=action.delay_s)
+                        nice=action.nice, entry=SUPERVISOR, delay_s=action.delay_s,
+                        exclude=action.exclude)
     folders.replace_file(script, text, mode=0o755)
     told = attempt_spec(run.spec, policy, interval_s=interval_in_force_s(run, policy), run_dir=run_dir, number=number,
                         submission_id=submission_id)

@@ -13,8 +13,9 @@ from orchestrator.checkpoints import Checkpoint, newest_complete
 from orchestrator.control.ports import Ports, Snapshot, read_run
 from orchestrator.core.measures import measure
 from orchestrator.core.observation import AttemptSeen, Observation, UpstreamSeen
+from orchestrator.core.recovery import needs_offers
 from orchestrator.core.script import parse_comment, repository_key
-from orchestrator.errors import JournalError
+from orchestrator.errors import JournalError, SlurmError
 from orchestrator.model import ENDED_STATES, JobSeen, Run
 from orchestrator.records import EndRecord, StartRecord, StoodDown
 from orchestrator.trainer_control import read_control
@@ -30,12 +31,27 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
     run_dir = folders.run_dir(repository, run.spec.tag)
     checkpoint = newest_complete(folders.checkpoint_dir(run_dir))
     attempts, stood_down = _attempts(run_dir, run, checkpoint)
+    memory_bytes, nodes = _offers(ports, run)
     return Observation(
+        memory_at_most_bytes=memory_bytes, partition_nodes=nodes,
         silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs_of(run, snapshot.jobs), attempts=attempts,
         stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
         measured=measure(_latest_lines(run_dir)), control=read_control(run_dir),
         upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags))
+
+
+def _offers(ports: Ports, run: Run) -> tuple[int | None, int | None]:
+    """The largest node's memory and how many nodes there are, where an ending makes them matter: one sinfo, rarely."""
+    if run.over or not needs_offers(run, run.spec.policy(ports.policy), ports.clock()):
+        return None, None
+    try:
+        offers = ports.slurm.offers()
+    except SlurmError:
+        return None, None
+    wanted = run.spec.profile.partition
+    here = [o for o in offers if (o.partition in wanted.split(",") if wanted else o.default)]
+    return max((o.memory_bytes for o in here), default=0), len({o.node for o in here})
 
 
 def _latest_lines(run_dir: Path) -> list[list[dict[str, Any]]]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from orchestrator.core.news import COUNTED_ENDINGS, stood_down_in_a_row, without_progress
 from orchestrator.core.observation import Control, Observation
+from orchestrator.core.recovery import excluded_nodes, last_unsettled, with_jitter
 from orchestrator.core.reliability import interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
-from orchestrator.model import ENDED_STATES, Attempt, JobSeen, Phase, Policy, Run, Submission, SubmissionState
+from orchestrator.model import ENDED_STATES, Attempt, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
 
 # A scancel that seems to have had no effect is sent again after this long.
 ASK_AGAIN_AFTER_S = 60.0
@@ -27,6 +28,7 @@ class QueueAttempt:
 
     behind: tuple[str, ...]
     nice: bool                         # a new run steps back behind the successors of those under way
+    exclude: tuple[str, ...] = ()      # nodes that failed under this run of late
     delay_s: float
     why: str
 
@@ -139,7 +141,7 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
     """At most one sbatch a decision: the next one is decided on what this one came to."""
     live, waiting = run.live, run.waiting
     if live is None and not waiting:
-        blocked = _blocked(seen)
+        blocked = _blocked(seen) or _undecided(run)
         if blocked:
             return [Wait(why=blocked)]
         last = _last_ended(run)
@@ -149,7 +151,7 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
         if last is not None and not first:
             why = f"attempt {last.number} ended ({last.ending}): the next one continues"
         return [QueueAttempt(behind=_upstream_jobs(run, seen), nice=first and policy.finish_first, delay_s=delay_s,
-                             why=why + why_delay)]
+                             exclude=excluded_nodes(run, seen, policy, now), why=why + why_delay)]
     ahead = len(waiting) - (0 if live is not None else 1)
     if ahead >= policy.successors_ahead:
         return []
@@ -160,7 +162,8 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
     assert behind is not None, "a queued submission has a job id"
     if live is not None and not _still_there(seen, live):
         return [Wait(why=f"attempt {live.number} is about to end; its ending decides what is queued")]
-    return [QueueAttempt(behind=(behind,), nice=False, delay_s=0.0, why=f"a successor behind job {behind}")]
+    return [QueueAttempt(behind=(behind,), nice=False, delay_s=0.0, exclude=excluded_nodes(run, seen, policy, now),
+                         why=f"a successor behind job {behind}")]
 
 
 def _still_there(seen: Observation, live: Attempt) -> bool:
@@ -183,19 +186,27 @@ def _delay(run: Run, policy: Policy, now: float) -> tuple[float, str]:
     planned stops or with progress."""
     misses, last = without_progress(run), _last_ended(run)
     if misses and last is not None and last.ended_at is not None and last.ending in COUNTED_ENDINGS:
-        return _rest_of_wait(policy, misses, last.ended_at, now, f"{misses} without progress")
+        return _rest_of_wait(run, policy, misses, last.ended_at, now, f"{misses} without progress")
     idle = stood_down_in_a_row(run)
     if len(idle) >= 2:
-        return _rest_of_wait(policy, len(idle) - 1, idle[-1], now, f"{len(idle)} stood down in a row")
+        return _rest_of_wait(run, policy, len(idle) - 1, idle[-1], now, f"{len(idle)} stood down in a row")
     return 0.0, ""
 
 
-def _rest_of_wait(policy: Policy, count: int, since: float, now: float, why: str) -> tuple[float, str]:
+def _rest_of_wait(run: Run, policy: Policy, count: int, since: float, now: float, why: str) -> tuple[float, str]:
     wait_s = min(policy.backoff_s * 2 ** min(count - 1, 20), policy.backoff_at_most_s)
+    wait_s = with_jitter(wait_s, run.spec.tag, count)
     return max(0.0, since + wait_s - now), f", after a back-off of {wait_s:.0f} s ({why})"
 
 
 # --- waiting behind other runs --------------------------------------------------------------------------------------------
+
+
+def _undecided(run: Run) -> str:
+    last = last_unsettled(run)
+    if last is not None and last.ending == Ending.OUT_OF_MEMORY:
+        return "what the largest node has is not known yet; it decides whether more memory can be asked for"
+    return ""
 
 
 def _blocked(seen: Observation) -> str:

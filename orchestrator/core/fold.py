@@ -17,6 +17,7 @@ journal is read.
     ended        an attempt ended, with its ending and the evidence
     dropped      a waiting submission is gone without having trained (stood down, cancelled, vanished)
     held, released, cancel, cancelled, finished, reopened    the run's phase
+    adjusted     the next attempts ask for more memory or a longer lead, because of an ending
     interval     a checkpoint interval was chosen, with all that it was computed from
     note         a sentence for people; changes nothing
 """
@@ -126,6 +127,14 @@ def _interval(run: Run, event: Event) -> Run:
     return replace(run, interval={key: value for key, value in event.items() if key != "event"})
 
 
+def _adjusted(run: Run, event: Event) -> Run:
+    """An ending changed what the next attempts ask for."""
+    profile = replace(
+        run.spec.profile, memory_bytes=event.get("memory_bytes", run.spec.profile.memory_bytes),
+        lead_s=float(event.get("lead_s", run.spec.profile.lead_s)))
+    return replace(run, spec=replace(run.spec, profile=profile), adjusted_sequence=run.events)
+
+
 def _asked(run: Run, event: Event) -> Run:
     return replace(run, requests={**run.requests, f"{event['kind']} {event['job_id']}": float(event["t"])})
 
@@ -151,7 +160,7 @@ def _ended(run: Run, event: Event) -> Run:
         replace(
             a, ended_at=float(event["ended_at"]), ended_sequence=run.events, ending=Ending(event["ending"]),
             reason=str(event.get("reason", "")), checkpoint_step=event.get("checkpoint_step"),
-            last_step=event.get("last_step"), exit_code=event.get("exit_code"),
+            last_step=event.get("last_step"), exit_code=event.get("exit_code"), nodes=str(event.get("nodes") or ""),
             first_step_at=event.get("first_step_at"), saved_at=event.get("saved_at"),
             knows_orch=bool(event.get("knows_orch", True)))
         if a.epoch == epoch and a.live else a
@@ -212,6 +221,7 @@ _UPDATES: dict[str, Callable[[Run, Event], Run]] = {
     "dropped": _settle(SubmissionState.DROPPED, only_from=_WAITING),
     "repointed": _repointed,
     "asked": _asked,
+    "adjusted": _adjusted,
     "interval": _interval,
     "paused": _pause(held=True),
     "resumed": _pause(held=False),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from orchestrator.core.endings import Evidence, Verdict, classify
 from orchestrator.core.observation import AttemptSeen, Observation
+from orchestrator.core.recovery import adjustment, last_unsettled, why_no_more_memory
 from orchestrator.core.reliability import setting, worth_changing
 from orchestrator.core.script import parse_comment
 from orchestrator.model import (
@@ -40,6 +41,11 @@ def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
         facts = list(round_(run, seen, now))
         if facts:
             return facts
+    change = adjustment(run, seen, policy) if run.phase == Phase.ACTIVE else None
+    if change is not None:
+        return [{"event": "adjusted", "reason": change.why,
+                 **({"memory_bytes": change.memory_bytes} if change.memory_bytes is not None else {}),
+                 **({"lead_s": change.lead_s} if change.lead_s is not None else {})}]
     return list(_phase(run, seen, policy)) or list(_interval(run, seen, policy, now))
 
 
@@ -105,6 +111,7 @@ def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
                    "ended_at": _ended_at(record, seen.job(attempt.submission_id), now),
                    "ending": str(verdict.ending), "reason": verdict.reason,
                    "exit_code": end.exit_code if end else None,
+                   "nodes": _nodes(seen.job(attempt.submission_id)),
                    "checkpoint_step": _step_at_end(run, attempt, record, seen),
                    "last_step": _last_step(record),
                    "first_step_at": _first_step_at(record),
@@ -121,7 +128,9 @@ def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Obser
         return Verdict(Ending.VANISHED, "the site requeued the job")
     heartbeat = record.heartbeat_at if record else None
     return classify(Evidence(
-        job=seen.job(attempt.submission_id), end=end, heartbeat_age_s=now - heartbeat if heartbeat else None,
+        # what Slurm says of a requeued job is said of its newest execution
+        job=JobGone() if requeued else seen.job(attempt.submission_id), end=end,
+        heartbeat_age_s=now - heartbeat if heartbeat else None,
         checkpoint_step=seen.checkpoint_step, saved_after_notice=record.saved_after_notice if record else False,
         cancel_requested=run.phase == Phase.CANCELLING))
 
@@ -135,6 +144,10 @@ def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:
     if record is not None and record.heartbeat_at is not None:
         return record.heartbeat_at
     return now
+
+
+def _nodes(job: object) -> str:
+    return job.nodes if isinstance(job, JobSeen) else ""
 
 
 def _first_step_at(record: AttemptSeen | None) -> float | None:
@@ -219,7 +232,7 @@ def _phase(run: Run, seen: Observation, policy: Policy) -> Iterator[Fact]:
         if run.live is None and not run.waiting:
             yield {"event": "cancelled", "reason": run.phase_reason}
     elif run.phase == Phase.ACTIVE and run.live is None:
-        reason = why_hold(run, policy) or refused(run)
+        reason = why_hold(run, seen, policy) or refused(run)
         if reason:
             yield {"event": "held", "by": "orch", "reason": reason}
 
@@ -284,14 +297,17 @@ def refused(run: Run) -> str:
     return f"Slurm refused the job: {last.reason}" if last.sequence > decided_at else ""
 
 
-def why_hold(run: Run, policy: Policy) -> str:
+def why_hold(run: Run, seen: Observation, policy: Policy) -> str:
     """Why this run must not go on by itself after its newest ending; '' if it may."""
     ended = [a for a in run.attempts if not a.live and _counts(run, a)]
     if not ended:
         return ""
     last = ended[-1]
-    if last.ending in (Ending.SETUP_FAILURE, Ending.NO_RESULT, Ending.OUT_OF_MEMORY):
+    if last.ending in (Ending.SETUP_FAILURE, Ending.NO_RESULT):
         return f"attempt {last.number}: {last.ending}: {last.reason}"
+    if last.ending == Ending.OUT_OF_MEMORY and last_unsettled(run) is not None:
+        why = why_no_more_memory(run, seen)
+        return f"attempt {last.number}: {last.ending}: {why}" if why else ""
     if last.ending == Ending.CANCELLED:
         return f"attempt {last.number} was cancelled outside orch"
     misses, most = without_progress(run), policy.endings_without_progress

@@ -56,6 +56,8 @@ class Observation:
     metrics: dict[str, object] | None = None
     upstream: tuple[UpstreamSeen, ...] = ()
     control: Control | None = None
+    memory_at_most_bytes: int | None = None   # of the largest node; asked only when an ending makes it matter
+    partition_nodes: int | None = None        # how many there are; asked only then too
     measured: Measured = field(default_factory=Measured)
 
     def job(self, submission_id: str) -> JobSighting:

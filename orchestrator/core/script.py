@@ -58,7 +58,7 @@ def dependency_jobs(text: str) -> frozenset[str]:
 
 def batch_script(
     spec: RunSpec, *, number: int, submission_id: str, folder: Path, behind: tuple[str, ...], nice: bool,
-    entry: str, delay_s: float = 0.0,
+    entry: str, delay_s: float = 0.0, exclude: tuple[str, ...] = (),
 ) -> str:
     """The script for one attempt; ``folder`` is the attempt's, ``behind`` the jobs it waits for, ``entry`` the supervisor."""
     profile = spec.profile
@@ -80,6 +80,7 @@ def batch_script(
         ("dependency", dependency(behind)),
         ("kill-on-invalid-dep", "no"),
         ("nice", FIRST_ATTEMPT_NICE if nice else None),
+        ("exclude", ",".join(exclude) or None),
         ("begin", f"now+{round(delay_s)}" if delay_s >= 1 else None),
     ]
     lines = [f"#SBATCH --{name}={_quote(str(value))}" for name, value in options if value is not None]

@@ -1,0 +1,137 @@
+"""M and T* of a run: what counts, what is measured, when the interval changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import SPEC, ended, event, job, queued, run_of, seen, started
+from hypothesis import given
+from hypothesis import strategies as st
+from test_decide import settle
+
+from orchestrator.core.measures import Measured, Spread, measure
+from orchestrator.core.reliability import reliability, restarts, setting, worth_changing
+from orchestrator.model import INTERRUPTIONS, Ending, Policy, Run
+from orchestrator.views.interval import interval_lines, worked_out
+
+AUTO = Policy()
+H = 3600.0
+
+
+def took(seconds: float, count: int = 9) -> Spread:
+    return Spread(median=seconds, low=seconds, high=seconds, count=count)
+
+
+def measured(stall_s: float, durable_s: float | None = None) -> Measured:
+    return Measured(stall_s=took(stall_s), durable_s=took(durable_s or stall_s), write_s=took(durable_s or stall_s))
+
+
+def history(*endings: str, hours: float = 10.0) -> Run:
+    story: list[Any] = []
+    for number, ending in enumerate(endings, 1):
+        begin = (number - 1) * hours * H
+        story += [queued(number), started(number, begin), ended(number, ending, begin + hours * H)]
+    return run_of(*story)
+
+
+@pytest.mark.parametrize(("ending", "events", "hours"), [
+    *[(str(e), 1, 10) for e in INTERRUPTIONS], ("finished", 0, 10), ("limit-saved", 0, 10), ("preempted-saved", 0, 10),
+    ("cancelled", 0, 10), ("setup-failure", 0, 0), ("no-result", 0, 0)])
+def test_what_counts(ending: str, events: int, hours: float) -> None:
+    known = reliability(history(ending), AUTO, 1e9)
+    assert (known.interruptions, known.exposure_h) == (events, hours)
+
+
+def test_every_ending_is_in_the_table() -> None:
+    assert len(INTERRUPTIONS) + 6 == len(Ending)
+
+
+def test_the_live_attempt_is_exposure_until_now() -> None:
+    run = run_of(queued(1), started(1, 0.0))
+    assert reliability(run, AUTO, 5 * H).exposure_h == 5
+
+
+def test_the_row_of_four_interruptions_in_800_hours() -> None:
+    """1/E[lambda] = 176 h and T* = 42.0 min at C = 5 s, on 32 nodes."""
+    spec = replace(SPEC, profile=replace(SPEC.profile, nodes=32, time_s=1e6, lead_s=60))
+    story: list[Any] = []
+    for number in range(1, 5):
+        story += [queued(number), started(number, (number - 1) * 200 * H), ended(number, "crash", number * 200 * H)]
+    wide = replace(AUTO, checkpoint_at_most_s=1e6)
+    found = setting(run_of(*story, spec=spec), measured(5.0), wide, 1e9)
+    assert found.known.mtbi_h == pytest.approx(176, abs=0.6)
+    assert found.choice.interval_s / 60 == pytest.approx(42.0, abs=0.1) and found.choice.bound == "optimum"
+
+
+def test_until_c_is_measured_the_first_save_comes_early() -> None:
+    assert setting(run_of(), Measured(), AUTO, 0.0).choice.interval_s == 300
+    short = replace(SPEC, profile=replace(SPEC.profile, time_s=120, lead_s=20))
+    assert setting(run_of(spec=short), Measured(), AUTO, 0.0).choice.interval_s == 50
+
+
+@pytest.mark.parametrize(("stall_s", "durable_s", "bound"), [
+    (5, 5, "cap"), (0.01, 0.02, "optimum"), (0.01, 2000, "write time")])
+def test_what_binds_is_said(stall_s: float, durable_s: float, bound: str) -> None:
+    found = setting(run_of(), measured(stall_s, durable_s), AUTO, 0.0)
+    assert found.choice.bound == bound
+    words = " ".join(interval_lines(found, restarts(run_of()), found.choice.interval_s))
+    assert {"cap": "at_most", "optimum": "bound by nothing", "write time": "write time binds"}[bound] in words
+
+
+def test_an_interval_by_hand_is_a_command() -> None:
+    fixed = replace(AUTO, checkpoint_interval_s=77.0)
+    assert worth_changing(300.0, setting(run_of(), measured(5.0), fixed, 0.0))
+    assert not worth_changing(77.0, setting(run_of(), measured(5.0), fixed, 0.0))
+
+
+@given(present=st.floats(1, 1800), stall=st.floats(0.001, 1.0))
+def test_it_never_swings(present: float, stall: float) -> None:
+    """Taking the new interval and asking again changes nothing; within 15 % of the optimum nothing is changed at all."""
+    wanted = setting(run_of(), measured(stall), AUTO, 0.0)
+    assert not worth_changing(wanted.choice.interval_s, wanted)
+    if 0.87 * wanted.choice.interval_s < present < 1.15 * wanted.choice.interval_s and wanted.choice.bound == "optimum":
+        assert not worth_changing(present, wanted)
+    if wanted.choice.bound == "optimum" and not 0.8 < present / wanted.choice.interval_s < 1.25:
+        assert worth_changing(present, wanted)
+
+
+def test_after_an_ending_the_journal_says_from_what() -> None:
+    run = settle(run_of(queued(1), started(1, 0.0)), seen(job(1, "RUNNING"), measured=measured(0.05)), 10.0, AUTO)
+    before = dict(run.interval)
+    run = settle(run_of(queued(1), started(1, 0.0), event("interval", 10.0, **{k: v for k, v in before.items() if k != "t"}),
+                        ended(1, "node-failure", 3600.0)), seen(measured=measured(0.05)), 3700.0, AUTO)
+    assert (before["interruptions"], run.interval["interruptions"]) == (0, 1)
+    assert run.interval["exposure_h"] == 1.0 and run.interval["stall_s"] == 0.05 and run.interval["saves"] == 9
+    assert run.interval["mtbi_h"] < before["mtbi_h"]  # type: ignore[operator]
+
+
+def test_lines_are_measured_and_the_first_save_is_kept_apart() -> None:
+    lines = [{"event": "saved", "stall_s": 9.0, "write_s": 9.0, "durable_s": 9.0, "size_bytes": 10, "first": True},
+             *({"event": "saved", "stall_s": s, "write_s": s, "durable_s": s, "size_bytes": 10} for s in (1.0, 2.0, 3.0)),
+             {"event": "progress", "steps_per_s": 4.0}, {"event": "progress", "steps_per_s": None}]
+    found = measure([lines])
+    assert found.stall_s == Spread(median=2.0, low=1.0, high=3.0, count=3)
+    assert found.first_stall_s is not None and found.first_stall_s.median == 9.0
+    assert found.step_s is not None and found.step_s.median == 0.25
+    only_first = measure([lines[:1]])
+    assert only_first.stall_s is not None and only_first.stall_s.median == 9.0
+    assert measure([]) == Measured()
+
+
+def test_restarts_are_split() -> None:
+    run = run_of(queued(1), started(1, 0), ended(1, "crash", 100, first_step_at=5),
+                 queued(2), started(2, 103), ended(2, "crash", 200, first_step_at=110))
+    found = restarts(run)
+    assert found.whole_s is not None and found.queue_s is not None and found.start_s is not None
+    assert (found.whole_s.median, found.queue_s.median, found.start_s.median) == (10, 3, 7)
+
+
+def test_the_sum_is_worked_out() -> None:
+    run = history("crash", "limit-saved", "setup-failure")
+    found = setting(run, measured(0.5), AUTO, 1e9)
+    text = "\n".join(worked_out(run, found, restarts(run), 300.0))
+    for words in ("attempt 1: crash, counts as interruption", "limit-saved, counts as exposure only",
+                  "setup-failure, counts as nothing", "n = 1, exposure E = 20 h", "Gamma(a = 1.32, b = 4384 h), for 1 node"):
+        assert words in text
