@@ -43,7 +43,8 @@ profiles:
     time: 30m
     lead: 1m
 default_profile: short
-checkpoint: {interval: 5s, keep: 3}
+checkpoint: {at_most: 5s, keep: 3}      # below that the interval is computed from what is measured
+reliability: {prior_mtbi: 10m}          # told to expect an interruption every ten minutes
 daemon: {every: 2s}
 """
 
@@ -209,7 +210,33 @@ class Demo:
             raise Broken(f"endings that nobody asked for: {endings}")
         if [attempt["ending"] for attempt in whole["attempts"]] != ["finished"]:
             raise Broken(f"{WHOLE} was interrupted: {whole['attempts']}")
+        self.show_intervals()
         self.compare(hurt, whole)
+
+    def show_intervals(self) -> None:
+        """M and T* as the journal has them, and when the running trainer took each new interval."""
+        run = self.folder / "runs" / HURT
+        journal = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+        taken = [json.loads(line) for path in sorted(run.glob("attempts/*/trainer.jsonl"))
+                 for line in path.read_text().splitlines() if '"interval"' in line]
+        print("M and T*, counted and computed again after every ending and every measured save:")
+        cause, delays = "before anything", []
+        for event in journal:
+            if event["event"] == "ended":
+                cause = f"attempt {event['number']} ended: {event['ending']}"
+            if event["event"] != "interval":
+                continue
+            low, high = (bound * 60 for bound in event["mtbi95_h"])
+            stall = f"C {1000 * event['stall_s']:.0f} ms, T* {event['optimum_s']:.1f} s" if event["stall_s"] else "C unknown"
+            kept = ", kept" if event.get("kept") else ""
+            print(f"  {cause:34} M {event['mtbi_h'] * 60:4.1f} min (95 %: {low:.1f} to {high:.0f}), {stall}, "
+                  f"every {event['interval_s']:.1f} s{kept}")
+            delays += [line["t"] - event["t"] for line in taken if not kept
+                       and abs(line["interval_s"] - event["interval_s"]) < 0.001 and 0 <= line["t"] - event["t"] < 6][:1]
+            cause = "a save was measured"
+        if not delays:
+            raise Broken("no running trainer took a new interval")
+        print(f"  taken by the running trainer within {max(delays):.1f} s, {len(delays)} times")
 
     def compare(self, hurt: dict[str, Any], whole: dict[str, Any]) -> None:
         weights = []
@@ -223,7 +250,7 @@ class Demo:
         print(f"weights: {len(weights[0])} bytes, identical bit for bit (sha256 {hurt['metrics']['weights_sha256'][:16]}...)")
         print(f"GPU idle between attempts: {', '.join(f'{gap:.2f} s' for gap in gaps)}")
         lost = [attempt["lost_s"] for attempt in hurt["attempts"][:-1]]
-        print(f"work lost at each ending: {', '.join(f'{seconds:.1f} s' for seconds in lost)} (a checkpoint every 5 s)")
+        print(f"work lost at each ending: {', '.join(f'{seconds:.1f} s' for seconds in lost)} (a checkpoint every few seconds)")
         print(f"interrupted {len(hurt['attempts']) - 1} times, and the same training. "
               f"{time.monotonic() - self.began:.0f} s in all.")
 

@@ -1,4 +1,4 @@
-"""The stacks of all threads on a signal, for a process that hangs: faulthandler writes them even while Python does nothing."""
+"""The stacks of all threads on a signal, for a process that hangs: faulthandler writes them while Python itself is stuck."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def dump_on_signal(attempt_dir: Path, taken: Collection[int]) -> int | None:
     path = attempt_dir / "stacks-{}-{}.txt".format(socket.gethostname(), pid)
     try:
         # open for good: the handler may open nothing
-        faulthandler.register(SIGNAL, open(str(path), "ab", buffering=0), all_threads=True)
+        file = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        faulthandler.register(SIGNAL, file, all_threads=True)
     except (OSError, RuntimeError, ValueError):
         return None
     atexit.register(_remove_if_empty, path, pid)

@@ -230,7 +230,7 @@ class Training:
                 self._retire(save.step)
         else:
             self._tell.write("save_failed", "WARNING: no checkpoint of step {}: {!r}".format(save.step, save.error),
-                        step=save.step, error=str(save.error or "failed on another rank"))
+                             step=save.step, error=str(save.error or "failed on another rank"))
         if self._rounds is not None:
             self._rounds.saved(stop=self._pace.stop_due(self._clock.time()))
         return grade

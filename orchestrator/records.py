@@ -54,6 +54,7 @@ class AttemptSpec(Record):
     finished_when: str | None = None
     env_file: str | None = None
     after_tags: list[str] | tuple[str, ...] = ()
+    hung_after_s: float | None = None  # without a sign of life for so long a trainer is hung; None: learnt from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

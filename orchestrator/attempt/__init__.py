@@ -9,5 +9,6 @@
     steps        srun's tasks on a host           trainer    reading trainer.jsonl and trainers/
     processes    /proc, pidfd, subreaper          commands   bounded Slurm commands      memory    cgroup, GPU
     notice       one task of the notice step      listen     signals as bytes in a pipe      supervise  the steps in order
+    life         is the trainer alive (limit learnt)  hung      stacks, TERM, KILL
     steady       a clock for waits that nobody can set
 """

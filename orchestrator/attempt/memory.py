@@ -49,15 +49,29 @@ def used_bytes(cgroup: tuple[int, Path] | None, supervisor: int) -> int:
     return sum(resident_bytes(process.pid) for process in descendants(supervisor))
 
 
-def oom_kills(cgroup: tuple[int, Path] | None) -> int:
-    """How many processes of the job were killed for memory so far."""
+class OomKills:
+    """How many processes of the job were killed for memory since this was made. To be looked at often: a step's group
+    goes with the step."""
+
+    def __init__(self, cgroup: tuple[int, Path] | None) -> None:
+        self._cgroup = cgroup
+        self._most: dict[str, int] = {}
+        self._before = 0
+        self._before = self.count()
+
+    def count(self) -> int:
+        self._most.update(_oom_kills(self._cgroup))
+        return max(0, sum(self._most.values()) - self._before)
+
+
+def _oom_kills(cgroup: tuple[int, Path] | None) -> dict[str, int]:
+    """By group: version 1 counts in the victim's own only."""
     if cgroup is None:
-        return 0
+        return {}
     version, folder = cgroup
     if version == 2:
-        return _numbers(folder / "memory.events").get("oom_kill", 0)
-    # version 1 counts in the victim's own group only
-    return sum(_numbers(Path(place) / "memory.oom_control").get("oom_kill", 0) for place, _, _ in os.walk(folder))
+        return {"": _numbers(folder / "memory.events").get("oom_kill", 0)}
+    return {place: _numbers(Path(place) / "memory.oom_control").get("oom_kill", 0) for place, _, _ in os.walk(folder)}
 
 
 def _numbers(path: Path) -> dict[str, int]:

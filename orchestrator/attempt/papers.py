@@ -37,16 +37,19 @@ class Papers:
         line = json.dumps({"t": round(self._clock(), 3), "event": event, **context}) + "\n"
         self._try("supervisor.jsonl", lambda path: _append(path, line))
 
-    def heartbeat(self) -> None:
+    def heartbeat(self) -> bool:
         """The heart's last beat in epoch seconds, rewritten in place: the content says how fresh it is."""
         text = f"{self._clock():.3f}\n"
-        self._try("heartbeat", lambda path: _overwrite(path, text))
+        return self._try("heartbeat", lambda path: _overwrite(path, text))
 
     def memory(self, line: str) -> None:
         self._try("memory.csv", lambda path: _append(path, line))
 
     def notice(self, notice: JSON) -> None:
         self._try("notice.json", lambda path: replace_file(path, json.dumps(notice) + "\n"))
+
+    def life(self, life: JSON) -> None:
+        self._try("life.json", lambda path: replace_file(path, json.dumps(life) + "\n"))
 
     def record(self, name: str, record: Record) -> bool:
         return self._try(name, lambda path: replace_file(path, record.to_json()))

@@ -154,6 +154,16 @@ def send_all(processes: Iterable[Process], number: int) -> list[Process]:
     return [process for process in processes if send(process.pid, process.start, number)]
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether this process has a handler for the signal."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            mask = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
+    except OSError:
+        return False
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def environment_of(pid: int) -> dict[str, str]:
     """The environment this process was started with; empty if it may not be read or there is none."""
     try:

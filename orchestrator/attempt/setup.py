@@ -80,6 +80,8 @@ def job_environment(base: Mapping[str, str], spec: AttemptSpec, start: StartReco
         ORCH_CHECKPOINTS_KEPT=str(spec.keep),
         ORCH_CONTROL_FILE=str(run_dir / "control.json"), ORCH_LEAD_S=f"{spec.lead_s:g}", ORCH_SIGNAL=spec.signal,
         ORCH_DEADLINE="" if start.deadline is None else f"{start.deadline:.3f}")
+    if spec.hung_after_s is not None:
+        environment["ORCH_HUNG_AFTER_S"] = f"{spec.hung_after_s:g}"
     environment.setdefault("PYTHONUNBUFFERED", "1")
     if library is not None:
         before = environment.get("PYTHONPATH", "")

@@ -19,7 +19,7 @@ _FILTERS = frozenset({"tee", "cat", "ts", "grep", "egrep", "fgrep", "sed", "awk"
                       "sort", "uniq", "logger", "less", "more", "sleep", "perl", "rotatelogs", "multilog", "svlogd"})
 _WRAPPERS = frozenset({"time", "timeout", "setsid", "script", "unbuffer", "uv", "conda", "mamba", "micromamba", "pixi",
                        "poetry", "pipenv", "sudo", "su", "strace", "ltrace", "xargs", "parallel", "make", "env", "nice"})
-_CLIENTS = frozenset({"srun"})
+CLIENTS = frozenset({"srun"})
 
 
 def program(process: Process) -> str:
@@ -34,7 +34,7 @@ def is_python(process: Process) -> bool:
 
 def has_client(processes: Collection[Process]) -> bool:
     """Whether a job step of the user's runs: there is a client of one."""
-    return any(program(p) in _CLIENTS for p in processes)
+    return any(program(p) in CLIENTS for p in processes)
 
 
 def choose(processes: Collection[Process], roots: Collection[int]) -> list[Process]:
@@ -54,7 +54,7 @@ def choose(processes: Collection[Process], roots: Collection[int]) -> list[Proce
 def _levels(processes: Collection[Process], roots: Collection[int]) -> list[list[Process]]:
     """Generation by generation, leaving out srun clients and what is below them."""
     def kept(process: Process) -> bool:
-        return program(process) not in _CLIENTS
+        return program(process) not in CLIENTS
     level = [p for p in processes if p.pid in roots and kept(p)]
     levels: list[list[Process]] = []
     while level:

@@ -17,12 +17,16 @@ from pathlib import Path
 from orchestrator.attempt import cause, commands, memory, target
 from orchestrator.attempt.deliver import Delivery, family_of, notice_json, roots
 from orchestrator.attempt.ending import Outcome, end_record
+from orchestrator.attempt.hung import HungTrainer
 from orchestrator.attempt.launch import REPORTS_WITHIN_S, NoticeStep
+from orchestrator.attempt.life import Learnt, Life, hung_after_s, life_json, read_learnt, read_sign
 from orchestrator.attempt.listen import Listener
 from orchestrator.attempt.papers import Papers, say
 from orchestrator.attempt.processes import Process, describe, is_alive, label, send_all
 from orchestrator.attempt.steady import SteadyClock
+from orchestrator.attempt.take import starts
 from orchestrator.attempt.trainer import TrainerLog, here, registered, stop_asked
+from orchestrator.folders import attempt_dir
 from orchestrator.records import AttemptSpec, StartRecord
 
 BEAT_S = 30.0
@@ -58,7 +62,13 @@ class Watch:
         self._ended_since: float | None = None         # monotonic time of our TERM to what is left
         self._word_since: float | None = None
         self._cgroup = memory.own_cgroup()
-        self._oom_before = memory.oom_kills(self._cgroup)
+        self._oom = memory.OomKills(self._cgroup)
+        before = [s for s in starts(self._run_dir) if s.epoch < start.epoch]
+        self._life = Life(start.host, hung_after_s(spec, os.environ),
+                          read_learnt(attempt_dir(self._run_dir, before[-1].number) if before else None))
+        self._life_kept = Learnt()                     # as it stands in life.json
+        self._writes = True                            # whether the last heartbeat could be written
+        self._hung: HungTrainer | None = None
         self._next_beat = self._next_tick = time.monotonic()
         self._row: tuple[float, int] | None = None     # a row of memory.csv that waits for nvidia-smi
         self._began = time.monotonic()
@@ -79,7 +89,8 @@ class Watch:
             self._consider_notice()
             over = self._over()
         self._settle_at_the_end()
-        self.outcome.oom_kills = max(0, memory.oom_kills(self._cgroup) - self._oom_before)
+        self.outcome.oom_kills = self._oom.count()
+        self._keep_life()
         self._gpu.end()
         self._step.end()
         return self.outcome
@@ -150,13 +161,15 @@ class Watch:
             say(f"orch: no notice step ({why}): a preemption will be heard of only when its grace is over")
         if now >= self._next_beat:
             self._next_beat = now + BEAT_S
-            self._papers.heartbeat()
+            self._writes = self._papers.heartbeat()
+            self._keep_life()
             self._finish_row()
             self._row = (self._clock(), memory.used_bytes(self._cgroup, os.getpid()))
             self._gpu.begin(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
         if self._row is not None and (self._gpu.pid is None or self._gpu.ended):
             self._finish_row()
-        # hung detection belongs here: the age of the trainer's last sign of life against its learnt limit (Outcome.hung)
+        self._oom.count()
+        self._look_for_life(now)
 
     def _finish_row(self) -> None:
         if self._row is None:
@@ -166,6 +179,41 @@ class Watch:
         used = str(sum(gpu[1] for gpu in gpus)) if gpus else ""
         self._papers.memory(f"{self._row[0]:.3f},{self._row[1]},{used}\n")
         self._row = None
+
+    # --- a trainer that hangs -----------------------------------------------------------------------------------------
+
+    def _look_for_life(self, now: float) -> None:
+        """After a notice the deadline ends what hangs; after its work a trainer owes no sign."""
+        if self._hung is not None:
+            return
+        due = self.outcome.notice is None and self.log.last_word not in ("stopped", "finished")
+        sign = read_sign(self._papers.folder, self._start.epoch)
+        if not self._life.tick(sign, now, countable=due and self._writes) or self._ended_since is not None:
+            return
+        assert self._life.sign is not None
+        sign, life = self._life.sign, self._life
+        self.outcome.hung = (f"no sign of life for {life.silent_s:.0f} s (limit {life.limit_s:.0f} s), "
+                             f"{sign.doing}, last step {'none' if sign.step is None else sign.step}")
+        self._papers.event("hung", pid=sign.pid, host=sign.host, silent_s=round(life.silent_s, 1),
+                           limit_s=round(life.limit_s, 1), doing=sign.doing, step=sign.step)
+        say(f"orch: the trainer hangs: {self.outcome.hung}")
+        self._lively_until = now + LIVELY_S
+        self._hung = HungTrainer(self._papers.folder, self._start.epoch, self._start.host, self._start.job_id,
+                                 self._papers.event)
+        self._known.update((process.pid, process) for process in self._hung.trainers)
+
+    def _end_hung(self) -> None:
+        """TERM to all that runs, once the stacks are written."""
+        assert self._hung is not None
+        if self._hung.dumped():
+            self.outcome.hung += f"; {self._hung.words()}" if self._hung.words() else ""
+            self._end(self._hung.to_term(self._delivery.family(self._helpers())))
+
+    def _keep_life(self) -> None:
+        hung = bool(self.outcome.hung)
+        if hung or self._life.learnt != self._life_kept:
+            self._life_kept = self._life.learnt
+            self._papers.life(life_json(self._life_kept, hung=hung))
 
     # --- the notice ---------------------------------------------------------------------------------------------------
 
@@ -240,6 +288,9 @@ class Watch:
 
     def _over(self) -> bool:
         """Whether nothing of the attempt is left, or nothing more can be done about it."""
+        if self._hung is not None and self._ended_since is None:
+            self._end_hung()
+            return False
         if self._job.returncode is None and self._ended_since is None:
             self._end_after_last_word()
             return False
@@ -247,6 +298,9 @@ class Watch:
         if self._ended_since is None and (trainers or any(is_alive(p.pid, p.start) for p in self._mains)):
             return False
         rest = family_of(os.getpid(), self._helpers())
+        if self._hung is not None:
+            pids = {process.pid for process in rest}
+            rest += [process for process in self._hung.left() if process.pid not in pids]
         if not rest:
             return self._job.returncode is not None
         if self._ended_since is not None:
@@ -296,8 +350,10 @@ class Watch:
         waited_s = time.monotonic() - self._ended_since
         if waited_s < TERM_TO_KILL_S:
             return False
-        if self.outcome.ended_by_us:
+        if self.outcome.ended_by_us or self.outcome.hung:
             self._name_left_behind(rest)
+        if self._hung is not None:
+            self._hung.kill_steps(rest)
         send_all(rest, signal.SIGKILL)
         return waited_s > 2 * TERM_TO_KILL_S
 

@@ -84,14 +84,15 @@ def ask_once(spec: AttemptSpec, me: Identity, pulse: Pulse) -> Leaving:
 def look_at(run: Run, run_dir: Path, start: StartRecord, me: Identity, pulse: Pulse) -> Predecessor:
     """The predecessor as its folder, its process and Slurm tell of it.
 
-    Our own job under a lower restart count is over by definition (a site that requeues): Slurm can only tell of us by that
-    id, and whatever may live on of it the fence ends.
+    Our own job under a lower restart count is over by definition (a site that requeues), and whatever may live on of it the
+    fence ends. By our own job's id Slurm can only tell of us, also where it has lost its state and counts anew.
     """
     folder = attempt_dir(run_dir, start.number)
     end = read_record(folder / "end.json", EndRecord)
     checkpoint = newest_complete(checkpoint_dir(run_dir))
-    requeued = start.job_id == me.job_id and start.restart_count < me.restart_count
-    job = JobGone() if requeued else commands.look_at_job(start.job_id)
+    same_id = start.job_id == me.job_id
+    requeued = same_id and start.restart_count < me.restart_count
+    job = JobGone() if same_id else commands.look_at_job(start.job_id)
     age_s = None if requeued else pulse.age_s(folder)
     saved = saved_after_notice(end.notice_at if end else None, start, checkpoint)
     return Predecessor(

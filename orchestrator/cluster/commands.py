@@ -14,6 +14,7 @@ from orchestrator.cluster.spec import Layout
 from orchestrator.errors import SlurmError, SlurmUnreachable
 
 _COMMAND_S = 15.0
+_ON_NODES = "--states=running,completing,suspended,configuring,stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,5 +68,14 @@ def close_partitions(layout: Layout, names: list[str]) -> None:
 
 def jobs_on_nodes(layout: Layout) -> int:
     """How many jobs Slurm believes to be on nodes."""
-    states = "--states=running,completing,suspended,configuring,stopped"
-    return len(run(layout, "squeue", "--noheader", "--all", states, "--format=%i").split())
+    return len(run(layout, "squeue", "--noheader", "--all", _ON_NODES, "--format=%i").split())
+
+
+def nodes_with_jobs(layout: Layout) -> list[str]:
+    """The nodes on which Slurm believes jobs to be."""
+    lists = run(layout, "squeue", "--noheader", "--all", _ON_NODES, "--format=%N").split()
+    return run(layout, "scontrol", "show", "hostnames", ",".join(lists)).split() if lists else []
+
+
+def set_node(layout: Layout, name: str, state: str, reason: str) -> None:
+    run(layout, "scontrol", "update", f"nodename={name}", f"state={state}", f"reason={reason}")

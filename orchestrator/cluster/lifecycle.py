@@ -1,10 +1,12 @@
 """A private cluster from up to down.
 
 ``up`` starts what is missing and nothing else: after a power cut that is everything, with slurmctld's state kept, so that
-queued jobs are still queued. ``down`` is an orderly end: the partitions are closed, so that no successor starts; jobs get
-SIGTERM (but never an srun client, which would kill its tasks at once), and SIGKILL when the grace is over; Slurm notes how
-they ended; then slurmctld, the slurmds and munged end. Jobs are not cancelled, and what was queued is queued at the next up.
-``kill`` is the power cut: SIGKILL to daemons and jobs at once.
+queued jobs are still queued. Jobs that ran are dead then, and Slurm alone would call them RUNNING until a slurmd registers
+for the second time, many minutes later: ``up`` saw that no process of theirs is left, and says so to slurmctld. ``down`` is
+an orderly end: the partitions are closed, so that no successor starts; jobs get SIGTERM (but never an srun client, which
+would kill its tasks at once), and SIGKILL when the grace is over; Slurm notes how they ended; then slurmctld, the slurmds and
+munged end. Jobs are not cancelled, and what was queued is queued at the next up. ``kill`` is the power cut: SIGKILL to
+daemons and jobs at once.
 
 Each operation holds the folder's lock.
 """
@@ -143,6 +145,7 @@ def _start_all(
 def _start_missing(record: Record, layout: Layout) -> list[str]:
     """Start the daemons that do not run and wait until every node answers; the names of those started."""
     alive = {(member.role, member.node) for member in processes.running(layout)}
+    recovers = not alive and layout.has_jobs
     started = []
     if (Role.MUNGED, None) not in alive:
         daemons.start_munged(layout)
@@ -150,12 +153,26 @@ def _start_missing(record: Record, layout: Layout) -> list[str]:
     if (Role.CONTROLLER, None) not in alive:
         daemons.start_controller(layout)
         started.append("slurmctld")
+    if recovers:
+        _tell_of_the_dead(layout)
     for name in node_names(record.spec):
         if (Role.NODE, name) not in alive:
             daemons.start_node(layout, name, record.tracking)
             started.append(f"slurmd-{name}")
     _wait_ready(record, layout)
     return started
+
+
+def _tell_of_the_dead(layout: Layout) -> None:
+    """Nothing of the cluster ran when ``up`` came: the jobs that slurmctld remembers as running have ended with their nodes.
+
+    Said before the slurmds start, so that no job can be hit that has just begun; registering takes the nodes back.
+    """
+    if not daemons.until(lambda: bool(commands.ask_nodes(layout)), _READY_S):
+        raise daemons.failed(layout, "slurmctld", "does not answer")
+    reasons = {node.name: node.reason for node in commands.ask_nodes(layout)}
+    for name in commands.nodes_with_jobs(layout):
+        commands.set_node(layout, name, "down", reasons.get(name) or "its jobs were gone when the cluster was started")
 
 
 def _wait_ready(record: Record, layout: Layout) -> None:
@@ -299,7 +316,7 @@ def stop_node(folder: Path, name: str, *, kill_jobs: bool) -> None:
 def set_node(folder: Path, name: str, state: str, reason: str = "set by orch") -> None:
     """scontrol update: state is down, drain, resume, ..."""
     layout, _ = _node(folder, name)
-    commands.run(layout, "scontrol", "update", f"nodename={name}", f"state={state}", f"reason={reason}")
+    commands.set_node(layout, name, state, reason)
 
 
 def stop_controller(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """What a private cluster is: what was asked for, what this machine offers, and where everything lies.
 
-Pure but for ``layout_of``, which makes a path absolute.
+Pure but for ``layout_of``, which makes a path absolute, and ``Layout.has_jobs``, which looks for a file.
 """
 
 from __future__ import annotations
@@ -106,6 +106,11 @@ class Layout:
     @property
     def record(self) -> Path:
         return self.folder / "cluster.json"
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether a slurmctld has kept its queue here before."""
+        return (self.folder / "state" / "job_state").exists()
 
     @property
     def lock(self) -> Path:

@@ -112,15 +112,28 @@ def waste_of(interval_s: float, measured: Measured, known: Reliability, restart_
 
 def worth_changing(present_s: float | None, wanted: Setting) -> bool:
     """Whether the new interval is to be taken. Without a measured C there is only the first one; a fixed one is a command."""
-    new_s = wanted.choice.interval_s
+    new_s, stall = wanted.choice.interval_s, wanted.measured.stall_s
     if present_s is None or wanted.choice.bound.startswith("fixed"):
         return present_s != new_s
-    old = waste_of(present_s, wanted.measured, wanted.known, wanted.restart_s)
-    if old is None or wanted.waste is None:
+    if stall is None:
         return False
     if present_s > new_s and wanted.choice.bound in ("cap", "segment"):
         return True                    # a bound is a promise, whatever it costs
-    return (old.of_interval - wanted.waste.of_interval) > WORTH_A_CHANGE * old.of_interval
+    mtbi_s = wanted.known.mtbi_h * 3600
+    likely_s = _most_favourable_stall_s(present_s, stall, mtbi_s)
+    old, new = (expected_waste(interval_s, stall_s=likely_s, mtbi_s=mtbi_s, durable_s=0.0, restart_s=0.0).of_interval
+                for interval_s in (present_s, new_s))
+    return old - new > WORTH_A_CHANGE * old
+
+
+def _most_favourable_stall_s(present_s: float, stall: Spread, mtbi_s: float) -> float:
+    """The C within two standard errors of the measured median that speaks most for the present interval, which is the optimum
+    at C = T^2 / 2M: noise in C must not make the interval swing. (Standard error of a median: 1.25 sigma / sqrt(n); sigma from
+    the 10 to 90 % range, and never less than half of C, since few saves say little.)"""
+    sigma = max((stall.high - stall.low) / 2.56, 0.5 * stall.median)
+    two_errors = 2 * 1.25 * sigma / stall.count ** 0.5
+    low, high = _at_least(stall.median - two_errors), _at_least(stall.median + two_errors)
+    return min(max(present_s ** 2 / (2 * mtbi_s), low), high)
 
 
 def _optimum_s(measured: Measured, known: Reliability) -> float:

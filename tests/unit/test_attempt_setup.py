@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.attempt import setup
 from orchestrator.attempt.commands import parse_job
-from orchestrator.attempt.memory import job_cgroup, oom_kills, parse_gpus, used_bytes
+from orchestrator.attempt.memory import OomKills, job_cgroup, parse_gpus, used_bytes
 from orchestrator.attempt.setup import SetupError, check_device, job_environment, read_env_file
 from orchestrator.model import JobGone, JobSeen, SlurmSilent
 from orchestrator.records import AttemptSpec, StartRecord
@@ -154,15 +154,25 @@ def test_memory_of_a_job_in_cgroup_v1_and_v2(tmp_path: Path) -> None:
     (job1 / "step_batch").mkdir(parents=True)
     (job1 / "memory.stat").write_text("total_rss 100\ntotal_shmem 7\n")
     (job1 / "memory.oom_control").write_text("oom_kill_disable 0\noom_kill 0\n")
+    (job1 / "step_0").mkdir()
     (job1 / "step_batch" / "memory.oom_control").write_text("oom_kill 2\n")
     first = job_cgroup("4:memory:/slurm/uid_0/job_5/step_batch\n", tmp_path)
-    assert (used_bytes(first, 1), oom_kills(first)) == (107, 2)
+    assert used_bytes(first, 1) == 107
+    kills = OomKills(first)
+    assert kills.count() == 0, "what was before the supervisor is not its attempt's"
+    (job1 / "step_0" / "memory.oom_control").write_text("oom_kill 1\n")
+    assert kills.count() == 1
+    (job1 / "step_0" / "memory.oom_control").unlink()
+    (job1 / "step_0").rmdir()
+    (job1 / "step_batch" / "memory.oom_control").write_text("oom_kill 4\n")
+    assert kills.count() == 3, "a step that has ended is remembered"
     job2 = tmp_path / "system.slice" / "job_6"
     job2.mkdir(parents=True)
     (job2 / "memory.stat").write_text("anon 50\nshmem 1\nfile 999\n")
-    (job2 / "memory.events").write_text("oom 1\noom_kill 1\n")
     second = job_cgroup("0::/system.slice/job_6/step_batch/user/task_0\n", tmp_path)
-    assert (used_bytes(second, 1), oom_kills(second)) == (51, 1)
+    kills = OomKills(second)
+    (job2 / "memory.events").write_text("oom 1\noom_kill 1\n")
+    assert (used_bytes(second, 1), kills.count()) == (51, 1)
     assert job_cgroup("0::/user.slice\n", tmp_path) is None
 
 

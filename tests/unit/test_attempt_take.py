@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "slurm"))
-from runs import ENTRY, MadeRun, make_run
+from runs import MadeRun, make_run
 
-from orchestrator.attempt.processes import boot_id, start_of
+from orchestrator.attempt.processes import boot_id
 from orchestrator.attempt.take import Identity, NotTaken, Overtaken, settle_number, starts, take
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.records import EndRecord, StartRecord
@@ -166,20 +166,6 @@ def test_a_successor_behind_a_limit_goes_on(tmp_path: Path) -> None:
     assert "FINISHED attempt=2 step=3" in answer.stdout.splitlines()
 
 
-@pytest.mark.slow
-def test_a_stop_signal_while_waiting_for_leave_is_a_stand_down(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "a", FINISH)
-    started(run, pid=os.getpid(), pid_start=start_of(os.getpid()))      # still alive: this test
-    following = run.next()
-    spec = following.prepare()
-    process = subprocess.Popen([sys.executable, "-I", str(ENTRY), str(spec)], stdout=subprocess.PIPE, text=True)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=2.0)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=10)
-    assert (process.returncode, "told to stop while waiting" in output) == (76, True)
-
-
 # --- the attempt itself -----------------------------------------------------------------------------------------------
 
 
@@ -229,40 +215,6 @@ def test_the_code_and_the_last_line(tmp_path: Path, job: str, changes: dict[str,
     assert answer.returncode == code, answer.stdout + answer.stderr
     assert last is None or answer.stdout.splitlines()[-1] == last
     assert run.end() is not None
-
-
-@pytest.mark.slow
-def test_the_runs_folder_may_vanish_while_it_trains(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "a", 'touch "$ORCH_ATTEMPT_DIR/began"; sleep 2.5; exit 7')
-    spec = run.prepare()
-    process = subprocess.Popen([sys.executable, "-I", str(ENTRY), str(spec)], stdout=subprocess.PIPE, text=True)
-    while not ((run.folder / "began").exists() and run.events("started")):
-        assert process.poll() is None
-    shutil.rmtree(run.run_dir)
-    output, _ = process.communicate(timeout=20)
-    assert process.returncode == 7
-    assert output.count("the training goes on without it") == 1
-
-
-@pytest.mark.slow
-def test_control_json_gives_notice_of_a_cancel(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "a", "PY TRAINERS/plain.py quick\nexit $?", time_limit_s=3600.0)
-    spec = run.prepare()
-    process = subprocess.Popen([sys.executable, "-I", str(ENTRY), str(spec)], stdout=subprocess.PIPE, text=True)
-    while not run.lines("signals.jsonl"):
-        assert process.poll() is None
-    (run.run_dir / "control.json").write_text(
-        '{"interval_s": 30.0, "save": 0, "seq": 1, "stop": "cancel", "sum": "%s"}\n' % _sum())  # noqa: UP031
-    process.communicate(timeout=20)
-    end = run.end()
-    assert end is not None and (end.notice, end.exit_code) == ("cancel", 75)
-    assert len(run.signals()) == 1
-
-
-def _sum() -> str:
-    import zlib
-    data = {"interval_s": 30.0, "save": 0, "seq": 1, "stop": "cancel"}
-    return f"{zlib.crc32(json.dumps(data, sort_keys=True, separators=(',', ':')).encode()):08x}"
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """A training of small steps that fails on demand: STEPS, STEP_S, and DO="STEP:WHAT,...", WHAT one of crash, kill, exit0,
 hang (in a step that never ends: deaf to a notice),
-slow (ten times as long a step from there on).
+slow (ten times as long a step from there on), stop (SIGSTOPs itself), eat (allocates without end), eat-worker (a child of
+its does, and is killed for it: this program goes on), phase (announces five seconds and takes them). TAKEN=1: SIGUSR2 is its
+own.
 
 Each is done once in a run, the first time that its step is reached; with "-always" behind it, every time.
 """
@@ -15,6 +17,24 @@ from orch_trainer import Training
 
 steps, step_s = int(os.environ.get("STEPS", "40")), float(os.environ.get("STEP_S", "0.05"))
 plan = dict(item.split(":") for item in os.environ.get("DO", "").split(",") if item)
+
+
+
+def eat(alone):
+    """Allocate at most 2 GB, by oneself or in a child that is waited for."""
+    pid = 0 if alone else os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    eaten = []
+    for _ in range(100):
+        eaten.append(b"x" * 20_000_000)
+        time.sleep(0.01)
+    os._exit(1)
+
+
+if os.environ.get("TAKEN"):
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 with Training() as training:
     state = int((training.resume_from / "state").read_text()) if training.resume_from else 0
@@ -33,6 +53,16 @@ with Training() as training:
                 continue
             while what.startswith("hang"):
                 time.sleep(1.0)
+            if what.startswith("eat"):
+                eat(alone=what == "eat")
+                continue
+            if what.startswith("phase"):
+                with training.phase("evaluation", at_most_s=20):
+                    time.sleep(5.0)
+                continue
+            if what.startswith("stop"):
+                os.kill(os.getpid(), signal.SIGSTOP)
+                continue
             if what.startswith("kill"):
                 os.kill(os.getpid(), signal.SIGKILL)
             os._exit(0)
