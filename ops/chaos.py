@@ -37,7 +37,8 @@ ORCH = Path(sys.executable).with_name("orch")
 TAGS = tuple(f"digits-{letter}" for letter in "abcdef")
 INTERVAL_S = 3
 SLURMD_TIMEOUT_S = 8
-WORK_SHARE = 0.14                  # CPU seconds of a training for each second of faults: six share two cores with it all
+SAME_SUMS = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH")   # what jobs get too; OPENBLAS_CORETYPE they do not
+WORK_SHARE = 0.25                  # CPU seconds of a training for each second of faults: six share two cores with it all
 FAULTS = ("trainer-kill", "trainer-stop", "supervisor-kill", "supervisor-stop", "daemon-kill", "daemon-stop",
           "node-power", "node-orphans", "controller-away", "scancel", "preemption")
 UNANNOUNCED = frozenset({"trainer-kill", "supervisor-kill", "node-power"})
@@ -65,7 +66,7 @@ class Planned:
     length_s: float
 
 
-def schedule(seed: int, seconds: float, *, begin_s: float = 8.0, every_s: float = 6.0) -> list[Planned]:
+def schedule(seed: int, seconds: float, *, begin_s: float = 8.0, every_s: float = 5.0) -> list[Planned]:
     """Rounds of all faults, each round in an order of its own; the same for the same seed."""
     dice = random.Random(seed)
     planned: list[Planned] = []
@@ -104,10 +105,7 @@ class Site:
         cluster.up(spec)
         shutil.copytree(SOURCE / "jobs" / "digits", self.folder / "jobs" / "digits",
                         ignore=shutil.ignore_patterns("__pycache__"))
-        self.train("speed", 1)
-        began = time.monotonic()
-        self.train("speed", 200)
-        steps = max(300, round(work_s / ((time.monotonic() - began) / 200)))
+        steps = max(300, round(work_s / ((self.cpu_s("speed", 300) - self.cpu_s("speed", 1)) / 299)))
         for tag in TAGS:
             script = self.folder / "jobs" / tag / "job.sh"
             shutil.copytree(self.folder / "jobs" / "digits", script.parent)
@@ -118,15 +116,20 @@ class Site:
         self.reference = self._training("reference", steps)
         return steps
 
-    def train(self, name: str, steps: int) -> None:
+    def cpu_s(self, name: str, steps: int) -> float:
+        """What so many steps take of a processor, be it shared with others or not."""
+        before = os.times()
         if self._training(name, steps).wait():
             raise OrchError(f"a training outside Slurm failed; see {self.folder / name / 'out'}")
         shutil.rmtree(self.folder / name)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
 
     def _training(self, name: str, steps: int) -> subprocess.Popen[bytes]:
         """The undisturbed run, with neither Slurm nor orch."""
         (self.folder / name).mkdir()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment = {name: os.environ[name] for name in SAME_SUMS if name in os.environ}
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with (self.folder / name / "out").open("wb") as log:
             return subprocess.Popen([sys.executable, self.folder / "jobs" / "digits" / "train.py", "--steps", str(steps)],
                                     cwd=self.folder / name, env=environment, stdout=log, stderr=log)

@@ -44,7 +44,7 @@ profiles:
     lead: 1m
 default_profile: short
 checkpoint: {at_most: 5s, keep: 3}      # below that the interval is computed from what is measured
-reliability: {prior_mtbi: 10m}          # told to expect an interruption every ten minutes
+reliability: {prior_mtbi: 3m}           # told to expect an interruption every three minutes
 daemon: {every: 2s}
 """
 
@@ -227,7 +227,9 @@ class Demo:
             if event["event"] != "interval":
                 continue
             low, high = (bound * 60 for bound in event["mtbi95_h"])
-            stall = f"C {1000 * event['stall_s']:.0f} ms, T* {event['optimum_s']:.1f} s" if event["stall_s"] else "C unknown"
+            stall = "C unknown"
+            if event["stall_s"]:
+                stall = f"C {1000 * event['stall_s']:.0f} ms, T* {event['optimum_s']:.1f} s"
             kept = ", kept" if event.get("kept") else ""
             print(f"  {cause:34} M {event['mtbi_h'] * 60:4.1f} min (95 %: {low:.1f} to {high:.0f}), {stall}, "
                   f"every {event['interval_s']:.1f} s{kept}")
@@ -250,7 +252,7 @@ class Demo:
         print(f"weights: {len(weights[0])} bytes, identical bit for bit (sha256 {hurt['metrics']['weights_sha256'][:16]}...)")
         print(f"GPU idle between attempts: {', '.join(f'{gap:.2f} s' for gap in gaps)}")
         lost = [attempt["lost_s"] for attempt in hurt["attempts"][:-1]]
-        print(f"work lost at each ending: {', '.join(f'{seconds:.1f} s' for seconds in lost)} (a checkpoint every few seconds)")
+        print(f"work lost at each ending: {', '.join(f'{seconds:.1f} s' for seconds in lost)}")
         print(f"interrupted {len(hurt['attempts']) - 1} times, and the same training. "
               f"{time.monotonic() - self.began:.0f} s in all.")
 

@@ -56,9 +56,12 @@ class TrainerLog:
             self.last_word = event
         step = entry.get("step")
         if isinstance(step, int) and event != "saving":
-            self.last_step = max(step, self.last_step if self.last_step is not None else step)
+            self.reached(step)
             if event == "stopped":
                 self.stopped_step = step
+
+    def reached(self, step: int) -> None:
+        self.last_step = step if self.last_step is None else max(step, self.last_step)
 
 
 def registered(folder: Path, epoch: int) -> list[dict[str, Any]]:

@@ -188,6 +188,8 @@ class Watch:
             return
         due = self.outcome.notice is None and self.log.last_word not in ("stopped", "finished")
         sign = read_sign(self._papers.folder, self._start.epoch)
+        if sign is not None and sign.step is not None:
+            self.log.reached(sign.step)                # of later steps than the last line, where that is all there is
         if not self._life.tick(sign, now, countable=due and self._writes) or self._ended_since is not None:
             return
         assert self._life.sign is not None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,11 @@ def cluster_group() -> None:
 @click.option("--cpus", type=click.IntRange(min=1), default=None, metavar="N", help="CPUs of each node; this machine's.")
 @click.option("--memory", default=None, metavar="SIZE", help="Memory of each node, as 8G; this machine's.")
 @click.option("--preemption/--no-preemption", default=None, help="Partitions low and high, of which high preempts low.")
+@click.option("--at-boot/--no-at-boot", default=None, help="Start this and orch daemon with the machine, or no more.")
 @_FOLDER
 def up_command(
     nodes: int | None, gpus: int | None, cpus: int | None, memory: str | None, preemption: bool | None,
-    folder: Path | None,
+    at_boot: bool | None, folder: Path | None,
 ) -> None:
     """Start the private Slurm, or what is missing of it, and wait until its nodes take jobs; what isn't given stays.
 
@@ -47,6 +51,7 @@ def up_command(
     Examples:
       orch cluster up
       orch cluster up --nodes 2 --gpus 1 --cpus 4 --memory 8G
+      orch cluster up --at-boot
     """
     place = _folder(folder)
     asked = {
@@ -62,6 +67,9 @@ def up_command(
     if made.tracking is cluster.Tracking.LINUXPROC:
         click.echo("memory limits are not enforced here (no cgroups of our own)")
     click.echo(_export(made.slurm_conf))
+    if at_boot is not None:
+        for line in (cluster.at_boot if at_boot else cluster.not_at_boot)(_boot(made)):
+            click.echo(line)
 
 
 @cluster_group.command("status")
@@ -101,11 +109,25 @@ def down_command(folder: Path | None) -> None:
 
 
 def _folder(given: Path | None) -> Path:
-    if given:
-        return given
+    return given or (_repository() or Path.cwd()) / ".orch" / "cluster"
+
+
+def _repository() -> Path | None:
     here = Path.cwd()
-    root = next((folder for folder in (here, *here.parents) if (folder / "orch.yaml").exists()), here)
-    return root / ".orch" / "cluster"
+    return next((folder for folder in (here, *here.parents) if (folder / "orch.yaml").exists()), None)
+
+
+def _boot(made: cluster.Cluster) -> cluster.Boot:
+    """What a start of the machine is to start: this cluster, and the daemon of the repository that this was said in."""
+    repository = _repository()
+    folder = made.spec.folder
+    found_anyway = repository is not None and folder == (repository / ".orch" / "cluster").resolve()
+    command = Path(sys.argv[0]).absolute()
+    orch = command if os.access(command, os.X_OK) else Path(shutil.which("orch") or "orch")
+    programs = [Path(found) for name in ("sbatch", "slurmctld") if (found := shutil.which(name))]
+    return cluster.Boot(
+        folder=folder, repository=repository, orch=orch, path=cluster.short_path(orch, programs),
+        slurm_conf=None if found_anyway else made.slurm_conf)
 
 
 def _memory_mib(text: str) -> int:

@@ -3,6 +3,7 @@
 Owns the daemons' configuration, start and end. Submits nothing, reads no run, and touches no process but this cluster's.
 """
 
+from orchestrator.cluster.boot import Boot, at_boot, not_at_boot, short_path
 from orchestrator.cluster.commands import Node
 from orchestrator.cluster.lifecycle import (
     Cluster,
@@ -25,18 +26,22 @@ from orchestrator.cluster.machine import missing_programs
 from orchestrator.cluster.spec import ClusterSpec, Tracking
 
 __all__ = [
+    "Boot",
     "Cluster",
     "ClusterSpec",
     "ClusterStatus",
     "Daemon",
     "Node",
     "Tracking",
+    "at_boot",
     "down",
     "environment",
     "kill",
     "missing_programs",
+    "not_at_boot",
     "recorded_spec",
     "set_node",
+    "short_path",
     "slurm_conf",
     "start_controller",
     "start_node",

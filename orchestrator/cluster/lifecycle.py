@@ -2,7 +2,7 @@
 
 ``up`` starts what is missing and nothing else: after a power cut that is everything, with slurmctld's state kept, so that
 queued jobs are still queued. Jobs that ran are dead then, and Slurm alone would call them RUNNING until a slurmd registers
-for the second time, many minutes later: ``up`` saw that no process of theirs is left, and says so to slurmctld. ``down`` is
+for the second time, many minutes later: ``up`` sees that nothing of a node is left, and says so to slurmctld. ``down`` is
 an orderly end: the partitions are closed, so that no successor starts; jobs get SIGTERM (but never an srun client, which
 would kill its tasks at once), and SIGKILL when the grace is over; Slurm notes how they ended; then slurmctld, the slurmds and
 munged end. Jobs are not cancelled, and what was queued is queued at the next up. ``kill`` is the power cut: SIGKILL to
@@ -144,8 +144,8 @@ def _start_all(
 
 def _start_missing(record: Record, layout: Layout) -> list[str]:
     """Start the daemons that do not run and wait until every node answers; the names of those started."""
-    alive = {(member.role, member.node) for member in processes.running(layout)}
-    recovers = not alive and layout.has_jobs
+    running = processes.running(layout)
+    alive = {(member.role, member.node) for member in running}
     started = []
     if (Role.MUNGED, None) not in alive:
         daemons.start_munged(layout)
@@ -153,8 +153,8 @@ def _start_missing(record: Record, layout: Layout) -> list[str]:
     if (Role.CONTROLLER, None) not in alive:
         daemons.start_controller(layout)
         started.append("slurmctld")
-    if recovers:
-        _tell_of_the_dead(layout)
+    if layout.has_jobs:
+        _tell_of_the_dead(layout, _dead_nodes(record, running))
     for name in node_names(record.spec):
         if (Role.NODE, name) not in alive:
             daemons.start_node(layout, name, record.tracking)
@@ -163,16 +163,25 @@ def _start_missing(record: Record, layout: Layout) -> list[str]:
     return started
 
 
-def _tell_of_the_dead(layout: Layout) -> None:
-    """Nothing of the cluster ran when ``up`` came: the jobs that slurmctld remembers as running have ended with their nodes.
+def _dead_nodes(record: Record, running: list[Member]) -> list[str]:
+    """Nodes of which nothing lives, neither slurmd nor a job: after a power cut all. None while one cannot be told apart."""
+    alive = {member.node for member in running if member.role in (Role.NODE, Role.STEP, Role.JOB)}
+    return [] if None in alive else [name for name in node_names(record.spec) if name not in alive]
 
-    Said before the slurmds start, so that no job can be hit that has just begun; registering takes the nodes back.
+
+def _tell_of_the_dead(layout: Layout, dead: list[str]) -> None:
+    """The jobs that slurmctld remembers as running on these nodes have ended with them.
+
+    Said before their slurmds start, so that no job can be hit that has just begun; registering takes the nodes back.
     """
+    if not dead:
+        return
     if not daemons.until(lambda: bool(commands.ask_nodes(layout)), _READY_S):
         raise daemons.failed(layout, "slurmctld", "does not answer")
     reasons = {node.name: node.reason for node in commands.ask_nodes(layout)}
     for name in commands.nodes_with_jobs(layout):
-        commands.set_node(layout, name, "down", reasons.get(name) or "its jobs were gone when the cluster was started")
+        if name in dead:
+            commands.set_node(layout, name, "down", reasons.get(name) or "its jobs were gone when the node was started")
 
 
 def _wait_ready(record: Record, layout: Layout) -> None:

@@ -128,8 +128,8 @@ def worth_changing(present_s: float | None, wanted: Setting) -> bool:
 
 def _most_favourable_stall_s(present_s: float, stall: Spread, mtbi_s: float) -> float:
     """The C within two standard errors of the measured median that speaks most for the present interval, which is the optimum
-    at C = T^2 / 2M: noise in C must not make the interval swing. (Standard error of a median: 1.25 sigma / sqrt(n); sigma from
-    the 10 to 90 % range, and never less than half of C, since few saves say little.)"""
+    at C = T^2 / 2M: noise in C must not make the interval swing. (Standard error of a median: 1.25 sigma / sqrt(n); sigma
+    from the 10 to 90 % range, and never less than half of C, since few saves say little.)"""
     sigma = max((stall.high - stall.low) / 2.56, 0.5 * stall.median)
     two_errors = 2 * 1.25 * sigma / stall.count ** 0.5
     low, high = _at_least(stall.median - two_errors), _at_least(stall.median + two_errors)

@@ -23,6 +23,7 @@ from orchestrator.control.submit import submit
 from orchestrator.core.fold import fold
 from orchestrator.core.gate import Leave
 from orchestrator.errors import OrchError, SlurmError
+from orchestrator.journal import read as read_journal
 from orchestrator.model import Phase, Policy, Profile, RunSpec
 from orchestrator.attempt.take import Identity
 from orchestrator.records import AttemptSpec
@@ -184,10 +185,14 @@ class Campaign:
         for one in report.runs if report is not None else ():
             for line in one.lines:
                 self._say(f"  {name} {one.tag}: {line}")
-            if one.error is not None and not isinstance(one.error, SlurmError):
+            if one.error is not None and not isinstance(one.error, SlurmError) and self._submitted(one.tag):
                 raise Broken(f"a pass over {one.tag} failed: {one.error}; {' '.join(one.lines[-12:])}")
             if one.run is not None and one.run != self.world.fold_of(one.tag):
                 raise Broken(f"{one.tag}: the daemon holds another run than the journal tells")
+
+    def _submitted(self, tag: str) -> bool:
+        """Whether the whole of its first event was ever written; a submit killed before that has done nothing."""
+        return self.world.fold_of(tag) is not None
 
     def _cli(self, what: str, tag: str, kill: int | None, torn: bool, reads: str, submits: str) -> None:
         ports = self.ports(self.actors["C"])
@@ -209,8 +214,7 @@ class Campaign:
             self._say(f"  {type(error).__name__}: {error}")
 
     def _spec(self, tag: str) -> RunSpec:
-        known = tags_with_runs(self.world.repository)
-        after = tuple(other for other in dict(self.schedule.runs)[tag] if other in known)
+        after = tuple(other for other in dict(self.schedule.runs)[tag] if self._submitted(other))
         return RunSpec(tag=tag, repository=str(self.world.repository), python="/usr/bin/python3", profile=PROFILE,
                        script_sha256="0", after_tags=after)
 
@@ -350,7 +354,7 @@ class Campaign:
         runs = {tag: run for tag in tags_with_runs(world.repository) if (run := world.fold_of(tag)) is not None}
         resting = {tag for tag, run in runs.items() if run.live is None and (run.over or run.phase == Phase.HELD)}
         for tag, run in runs.items():
-            behind = [other for other in run.spec.after_tags if not runs[other].over]
+            behind = [other for other in run.spec.after_tags if other in runs and not runs[other].over]
             if run.live is None and run.phase == Phase.ACTIVE and behind and resting.issuperset(behind):
                 resting.add(tag)       # waits for a run that somebody holds
         jobs = [job for job in world.slurm.jobs_by_id.values() if not job.ended and not (
@@ -363,7 +367,8 @@ class Campaign:
         lines = []
         for tag in tags_with_runs(self.world.repository):
             run = self.world.fold_of(tag)
-            assert run is not None
+            if run is None:
+                continue
             lines.append(f"{tag} {run.phase} {run.phase_reason!r} live={run.live is not None} "
                          f"waiting={[(s.id, str(s.state), s.job_id) for s in run.waiting]}")
         return lines + [f"job {j.job_id} {j.state} {j.comment} {j.dependency}" for j in self.world.slurm.jobs_by_id.values()
@@ -371,9 +376,12 @@ class Campaign:
 
     def _after(self) -> None:
         for tag in tags_with_runs(self.world.repository):
-            events, _ = journal.read(folders.run_dir(self.world.repository, tag))
+            events, _ = read_journal(folders.run_dir(self.world.repository, tag))
+            if not self._submitted(tag):
+                continue
             run = fold(events)
-            assert run is not None and run == read_run(self.world.repository, tag) == self.world.fold_of(tag)
+            if run is None or not run == read_run(self.world.repository, tag) == self.world.fold_of(tag):
+                raise Broken(f"{tag}: the fold of its journal is another run than the one that was held")
             most = 8 + 3 * len(self.schedule.steps)
             if len(run.attempts) > most or len(run.submissions) > 2 * most:
                 raise Broken(f"{tag}: {len(run.attempts)} attempts, {len(run.submissions)} submissions")

@@ -304,7 +304,9 @@ def read_options(script: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for line in script.splitlines():
         if line.startswith("#SBATCH "):
-            for word in shlex.split(line.removeprefix("#SBATCH ")):
+            rest = line.removeprefix("#SBATCH ")
+            plain = not any(mark in rest for mark in "'\"\\")
+            for word in rest.split() if plain else shlex.split(rest):
                 name, _, value = word.removeprefix("--").partition("=")
                 options[name] = value
     return options

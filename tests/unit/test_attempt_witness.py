@@ -130,6 +130,18 @@ def test_a_checkpoint_of_an_older_start_is_no_save_after_the_notice(tmp_path: Pa
         assert words in leave(run, clocks, Identity(job_id="10", restart_count=0, host="h")).answer.reason
 
 
+def test_what_slurm_says_of_our_own_id_is_not_said_of_a_predecessor_that_had_it_before(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """slurmctld lost its state and counts anew: the id under which the predecessor died is ours now."""
+    clocks = Clocks()
+    run = make_run(tmp_path, "a", "true")
+    started(run, clocks, boot_id="another")
+    (run.folder / "heartbeat").unlink()
+    says(monkeypatch, JobSeen(job_id="9", state="RUNNING"))
+    for me, words in (("10", "how attempt 1 ended is not known"), ("9", "vanished")):
+        assert words in leave(run, clocks, Identity(job_id=me, restart_count=0, host="h")).answer.reason
+
+
 def test_the_steady_clock_cannot_be_set() -> None:
     clocks = Clocks()
     steady = SteadyClock(clocks.wall, clocks.monotonic)
