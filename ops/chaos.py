@@ -38,7 +38,7 @@ TAGS = tuple(f"digits-{letter}" for letter in "abcdef")
 INTERVAL_S = 3
 SLURMD_TIMEOUT_S = 8
 SAME_SUMS = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH")   # what jobs get too; OPENBLAS_CORETYPE they do not
-WORK_SHARE = 0.25                  # CPU seconds of a training for each second of faults: six share two cores with it all
+WORK_S, WORK_SHARE = 8.0, 0.15     # CPU seconds of a training, and more for each second of faults: two cores have six
 FAULTS = ("trainer-kill", "trainer-stop", "supervisor-kill", "supervisor-stop", "daemon-kill", "daemon-stop",
           "node-power", "node-orphans", "controller-away", "scancel", "preemption")
 UNANNOUNCED = frozenset({"trainer-kill", "supervisor-kill", "node-power"})
@@ -340,7 +340,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     good = False
     try:
-        steps = site.prepare(WORK_SHARE * seconds)
+        steps = site.prepare(WORK_S + WORK_SHARE * seconds)
         say(f"{len(TAGS)} trainings of {steps} steps in {folder}, faults for {seconds:.0f} s, seed {options.seed}")
         campaign(site, watcher, schedule(options.seed, seconds), seconds)
         took_s = finish(site, watcher, options.finish_within)

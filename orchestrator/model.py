@@ -116,6 +116,7 @@ class RunSpec:
     environment: dict[str, str] = field(default_factory=dict)
     env_file: str | None = None
     finished_when: str | None = None
+    hung_after_s: float | None = None  # None: learnt from the run's own steps and saves
     after_tags: tuple[str, ...] = ()
     after_jobs: tuple[str, ...] = ()
     what: str = ""

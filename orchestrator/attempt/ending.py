@@ -26,7 +26,8 @@ class Outcome:
     trainer_status: int | None = None  # of a trainer that outlived job.sh
     ended_by_us: str = ""              # why job.sh was ended, '' if it ended by itself
     oom_kills: int = 0
-    hung: str = ""                     # why the trainer was called hung, '' if it was not
+    hung: bool = False
+    hung_detail: str = ""              # why the trainer was called hung
     left_behind: list[str] = field(default_factory=list)
 
 
@@ -57,8 +58,8 @@ def end_record(spec: AttemptSpec, start: StartRecord, outcome: Outcome, log: Tra
         finished_file=log.last_word != "stopped" and finished_file(spec, start),
         notice=outcome.notice, notice_at=outcome.notice_at, saved_after_notice=saved,
         checkpoint_step=checkpoint.step if checkpoint else None, first_step_at=log.first_step_at,
-        last_step=log.last_step, oom_kills=outcome.oom_kills, hung=bool(outcome.hung), left_behind=outcome.left_behind,
-        detail=outcome.hung or outcome.ended_by_us)
+        last_step=log.last_step, oom_kills=outcome.oom_kills, hung=outcome.hung, left_behind=outcome.left_behind,
+        detail=outcome.hung_detail or outcome.ended_by_us)
 
 
 def finished_file(spec: AttemptSpec, start: StartRecord) -> bool:

@@ -194,11 +194,12 @@ class Watch:
             return
         assert self._life.sign is not None
         sign, life = self._life.sign, self._life
-        self.outcome.hung = (f"no sign of life for {life.silent_s:.0f} s (limit {life.limit_s:.0f} s), "
-                             f"{sign.doing}, last step {'none' if sign.step is None else sign.step}")
+        self.outcome.hung = True
+        self.outcome.hung_detail = (f"no sign of life for {life.silent_s:.0f} s (limit {life.limit_s:.0f} s), "
+                                    f"{sign.doing}, last step {'none' if sign.step is None else sign.step}")
         self._papers.event("hung", pid=sign.pid, host=sign.host, silent_s=round(life.silent_s, 1),
                            limit_s=round(life.limit_s, 1), doing=sign.doing, step=sign.step)
-        say(f"orch: the trainer hangs: {self.outcome.hung}")
+        say(f"orch: the trainer hangs: {self.outcome.hung_detail}")
         self._lively_until = now + LIVELY_S
         self._hung = HungTrainer(self._papers.folder, self._start.epoch, self._start.host, self._start.job_id,
                                  self._papers.event)
@@ -208,11 +209,11 @@ class Watch:
         """TERM to all that runs, once the stacks are written."""
         assert self._hung is not None
         if self._hung.dumped():
-            self.outcome.hung += f"; {self._hung.words()}" if self._hung.words() else ""
+            self.outcome.hung_detail += f"; {self._hung.words()}" if self._hung.words() else ""
             self._end(self._hung.to_term(self._delivery.family(self._helpers())))
 
     def _keep_life(self) -> None:
-        hung = bool(self.outcome.hung)
+        hung = self.outcome.hung
         if hung or self._life.learnt != self._life_kept:
             self._life_kept = self._life.learnt
             self._papers.life(life_json(self._life_kept, hung=hung))

@@ -5,6 +5,8 @@ Why the lines are as they are:
   * munge with a socket and a key of this cluster's own: auth/none would let any local user run code as its owner.
   * config_overrides: nodes may claim more CPUs and memory than there are; tests do.
   * batch_sched_delay and the intervals: a queued job starts within a second.
+  * UnkillableStepTimeout: a step that ends while slurmctld is away retries its message for over a minute; by default Slurm
+    drains its node after 60 s ("Kill task failed"), and nobody would bring it back.
   * NodeHostname is this host for all nodes; jobs tell them apart by SLURMD_NODENAME.
 """
 
@@ -52,6 +54,7 @@ def slurm_conf_text(spec: ClusterSpec, machine: Machine, layout: Layout, ports: 
         f"MinJobAge={spec.min_job_age_s}",
         f"SlurmdTimeout={spec.slurmd_timeout_s}",
         f"KillWait={spec.kill_wait_s}",
+        "UnkillableStepTimeout=300",
         *_preemption_lines(spec),
         *_node_lines(spec, machine, layout, ports),
         *_partition_lines(spec),

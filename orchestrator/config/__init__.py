@@ -105,6 +105,7 @@ class JobFile(_Strict, frozen=True):
     env: dict[str, EnvValue] = {}
     env_file: str | None = None
     finished_when: str | None = None
+    hung_after: Quantity | None = None
     checkpoint: CheckpointFile = CheckpointFile()
     what: str = ""
 
@@ -141,6 +142,7 @@ class Job:
     environment: dict[str, str | None]
     env_file: str | None = None
     finished_when: str | None = None
+    hung_after_s: float | None = None
     interval_s: float | None = None
     keep: int | None = None
     what: str = ""
@@ -187,6 +189,7 @@ def load_job(folder: Path) -> Job:
     return Job(
         profile=file.profile, after=after, validate=file.validate, environment=_environment(document, file.env),
         env_file=file.env_file, finished_when=file.finished_when,
+        hung_after_s=document.duration_s("hung_after", file.hung_after) if file.hung_after is not None else None,
         interval_s=document.duration_s("checkpoint.interval", interval) if interval is not None else None,
         keep=_keep(document, file.checkpoint.keep), what=file.what)
 

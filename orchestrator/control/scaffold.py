@@ -79,6 +79,7 @@ JOB_YAML = """\
 # env: {SEED: 1, CUDA_HOME: }    # a name without a value takes the submitting shell's
 # env_file: secrets.env          # mode 0600, KEY=VALUE lines, read on the node and recorded nowhere
 # finished_when: cv.json         # for trainers that know nothing of orch: $ORCH_RUN_DIR/cv.json and exit 0 mean finished
+# hung_after: 20m                # no sign of life for so long means hung; learnt from the run's own steps otherwise
 # checkpoint: {interval: 10m, keep: 3}
 """
 

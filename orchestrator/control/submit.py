@@ -76,7 +76,7 @@ def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> Ru
         profile=profile, slurm=ports.slurm_name, interval_s=job.interval_s, keep=job.keep,
         script_sha256=hashlib.sha256(script.read_bytes()).hexdigest(),
         environment=recorded_environment(environ, config, job), env_file=_env_file(folder, job),
-        finished_when=job.finished_when, after_tags=tags, after_jobs=jobs, what=job.what)
+        finished_when=job.finished_when, hung_after_s=job.hung_after_s, after_tags=tags, after_jobs=jobs, what=job.what)
 
 
 def check_spec(ports: Ports, spec: RunSpec) -> None:

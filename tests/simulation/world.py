@@ -496,6 +496,7 @@ class Line:
         if self._meanwhile is not None:
             meanwhile, self._meanwhile = self._meanwhile, None
             self._actor.answered = "stale" if self._actor.answered == "stale" else "overtaken"
+            world.actor = None         # what happens meanwhile is not this actor's doing, and not killed with it
             meanwhile()
             world.actor = self._actor
         world.effect()

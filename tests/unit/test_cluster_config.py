@@ -32,6 +32,10 @@ def test_a_node_has_this_machines_resources_by_default() -> None:
     assert not [line for line in conf() if line.startswith("GresTypes")]
 
 
+def test_a_slurmctld_that_is_away_for_a_minute_drains_no_node() -> None:
+    assert "UnkillableStepTimeout=300" in conf()
+
+
 def test_nodes_have_what_was_asked_for() -> None:
     lines = conf(nodes=2, gpus=2, cpus=8, memory_mib=4000)
     assert "GresTypes=gpu" in lines

@@ -1,0 +1,135 @@
+"""What ``slurm.protocol.Slurm`` promises, asked of the simulated Slurm and of a real one alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.core.script import dependency_jobs
+from orchestrator.errors import SubmissionRejected
+from orchestrator.slurm.fields import gres_counts
+
+Sbatch = Callable[..., str]
+Look = Callable[[str], Any]
+
+
+def test_a_job_is_seen_with_what_it_was_submitted_with(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    job_id = sbatch("exec sleep 60", comment="orch/1:repo:a:0001:s1", job_name="a@repo")
+    bench.wait(lambda: look(job_id).state == "RUNNING")
+    job = look(job_id)
+    assert (job.name, job.comment, gres_counts(job.gres)) == ("a@repo", "orch/1:repo:a:0001:s1", {"gpu": 1})
+    assert job.nodes and job.start_at
+    assert job in bench.slurm.jobs()
+
+
+@pytest.mark.parametrize("command, state", [("exit 0", "COMPLETED"), ("exit 75", "FAILED")])
+def test_an_ended_job_is_still_seen(bench: Any, sbatch: Sbatch, look: Look, command: str, state: str) -> None:
+    job_id = sbatch(command)
+    bench.wait(lambda: look(job_id).state == state)
+    assert look(job_id).end_at
+
+
+def test_a_job_that_nobody_submitted_is_none(bench: Any) -> None:
+    assert bench.slurm.job("999999") is None
+
+
+def test_what_waits_says_why(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    """One GPU a node, two nodes: a third job waits for resources, a fourth behind it for its end."""
+    running = [sbatch("exec sleep 60", job_name=f"r{n}") for n in range(2)]
+    bench.wait(lambda: all(look(job).state == "RUNNING" for job in running))
+    third = sbatch("exec sleep 60", job_name="third")
+    fourth = sbatch("exec sleep 60", job_name="fourth", dependency=f"afterany:{third}")
+    bench.wait(lambda: look(third).reason in ("Resources", "Priority") and look(fourth).reason == "Dependency")
+    assert look(third).state == look(fourth).state == "PENDING"
+    assert dependency_jobs(look(fourth).dependency) == {third}
+
+
+@pytest.mark.parametrize("how", ["ends", "fails", "is cancelled"])
+def test_afterany_is_released_however_its_predecessor_ends(
+        bench: Any, sbatch: Sbatch, look: Look, how: str) -> None:
+    first = sbatch({"ends": "exec sleep 2", "fails": "sleep 1; exit 1", "is cancelled": "exec sleep 60"}[how])
+    second = sbatch("exec sleep 60", job_name="second", dependency=f"afterany:{first}")
+    bench.wait(lambda: look(first).state == "RUNNING")
+    if how == "is cancelled":
+        assert look(second).state == "PENDING"
+        bench.slurm.cancel(first)
+    bench.wait(lambda: look(second).state == "RUNNING")
+    assert look(first).state in ("COMPLETED", "FAILED", "CANCELLED")
+
+
+def test_singleton_lets_one_job_of_a_name_run(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    first = sbatch("exec sleep 60", dependency="singleton")
+    bench.wait(lambda: look(first).state == "RUNNING")
+    second = sbatch("exec sleep 60", dependency="singleton")
+    other = sbatch("exec sleep 60", job_name="other", dependency="singleton")
+    bench.wait(lambda: look(other).state == "RUNNING" and look(second).reason == "Dependency")
+    bench.slurm.cancel(first)
+    bench.wait(lambda: look(second).state == "RUNNING")
+
+
+def test_cancel_of_a_waiting_and_of_a_running_job(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    running = sbatch("exec sleep 60")
+    waiting = sbatch("exec sleep 60", dependency=f"afterany:{running}")
+    bench.wait(lambda: look(running).state == "RUNNING")
+    bench.slurm.cancel(waiting)
+    bench.wait(lambda: look(waiting).state == "CANCELLED")
+    bench.slurm.cancel(running)
+    bench.wait(lambda: look(running).state == "CANCELLED")
+
+
+def test_cancel_of_an_ended_or_unknown_job_is_no_error(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    job_id = sbatch("exit 0")
+    bench.wait(lambda: look(job_id).state == "COMPLETED")
+    bench.slurm.cancel(job_id)
+    bench.slurm.cancel("999999")
+    assert look(job_id).state == "COMPLETED"
+
+
+def test_a_held_job_waits_until_it_is_released(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    first = sbatch("exec sleep 2")
+    job_id = sbatch("exec sleep 60", job_name="second", dependency=f"afterany:{first}")
+    bench.slurm.hold(job_id)
+    bench.wait(lambda: look(first).state == "COMPLETED")
+    bench.wait(lambda: look(job_id).reason == "JobHeldUser")
+    assert look(job_id).state == "PENDING"
+    bench.slurm.release(job_id)
+    bench.wait(lambda: look(job_id).state == "RUNNING")
+
+
+def test_a_dependency_can_be_changed_while_a_job_waits(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    first, second = (sbatch("exec sleep 60", job_name=name) for name in ("first", "second"))
+    job_id = sbatch("exec sleep 60", job_name="third", dependency=f"afterany:{first}")
+    bench.wait(lambda: look(second).state == "RUNNING")
+    bench.slurm.set_dependency(job_id, f"afterany:{second}")
+    bench.wait(lambda: dependency_jobs(look(job_id).dependency) == {second})
+    bench.slurm.cancel(second)
+    bench.wait(lambda: look(job_id).state == "RUNNING")
+
+
+def test_changing_what_has_started_or_ended_changes_nothing(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    running, ended = sbatch("exec sleep 60"), sbatch("exit 0", job_name="ended")
+    bench.wait(lambda: look(running).state == "RUNNING" and look(ended).state == "COMPLETED")
+    for job_id, state in ((running, "RUNNING"), (ended, "COMPLETED")):
+        bench.slurm.hold(job_id)
+        bench.slurm.release(job_id)
+        bench.slurm.set_dependency(job_id, "singleton")
+        assert look(job_id).state == state
+
+
+def test_begin_delays_a_job(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    job_id = sbatch("exec sleep 60", begin="now+5")
+    bench.wait(lambda: look(job_id).reason == "BeginTime")
+    bench.wait(lambda: look(job_id).state == "RUNNING", at_most_s=90.0)
+
+
+def test_a_partition_that_does_not_exist_is_refused_in_slurms_words(sbatch: Sbatch) -> None:
+    with pytest.raises(SubmissionRejected, match="invalid partition"):
+        sbatch("exec sleep 60", partition="nosuch")
+
+
+def test_nodes_are_offered(bench: Any) -> None:
+    offers = [offer for offer in bench.slurm.offers() if offer.default]
+    assert len(offers) == 2
+    assert all(gres_counts(offer.gres) == {"gpu": 1} for offer in offers)
