@@ -122,5 +122,6 @@ def attempt_spec(
         lead_s=spec.profile.lead_s, signal=spec.profile.signal,
         time_limit_s=slurm_minutes(spec.profile.time_s) * 60.0, interval_s=interval_s,
         keep=policy.checkpoints_kept,
-        gres=spec.profile.gres or "", finished_when=spec.finished_when, hung_after_s=spec.hung_after_s, env_file=spec.env_file,
+        gres=spec.profile.gres or "", finished_when=spec.finished_when, hung_after_s=spec.hung_after_s,
+        env_file=spec.env_file,
         after_tags=spec.after_tags)

@@ -382,6 +382,7 @@ class Campaign:
             run = fold(events)
             if run is None or not run == read_run(self.world.repository, tag) == self.world.fold_of(tag):
                 raise Broken(f"{tag}: the fold of its journal is another run than the one that was held")
+            self.world.check_newest(tag)
             most = 8 + 3 * len(self.schedule.steps)
             if len(run.attempts) > most or len(run.submissions) > 2 * most:
                 raise Broken(f"{tag}: {len(run.attempts)} attempts, {len(run.submissions)} submissions")

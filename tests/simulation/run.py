@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import time
 from collections import Counter
@@ -14,6 +15,8 @@ SHOWN_AT_MOST = 3
 
 def run_many(first: int, count: int, stride: int, failures_at_most: int) -> list[tuple[int, str]]:
     failed: list[tuple[int, str]] = []
+    gc.freeze()
+    gc.set_threshold(100_000)
     with workplace() as root:
         for seed in range(first, first + count * stride, stride):
             complaint = run_schedule(draw_schedule(seed), root)

@@ -202,6 +202,7 @@ class Trainer(Process):
             with contextlib.suppress(Fenced), self._fence.held():
                 self.world.publishes(self, f"deletion of {old.step}")
                 os.rename(old.path, parent / f".old-{old.path.name}-{self.pid}")
+        self.world.check_newest(self.run_dir.name)
 
     def _finish(self) -> int:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import heapq
 import json
 import os
@@ -24,6 +25,7 @@ from orchestrator.control import ports
 from orchestrator.core.fold import apply, fold
 from orchestrator.errors import SlurmUnreachable, SubmissionRejected
 from orchestrator.model import JobGone, JobSeen, JobSighting, Phase, Run, SlurmSilent
+from orchestrator.planner import reliability as planner_reliability
 from orchestrator.records import StartRecord
 from simulation.slurm import Job, SimulatedSlurm
 from simulation.supervisor import Plan, Process, Supervisor, Trainer
@@ -89,6 +91,7 @@ class World:
     slurm: SimulatedSlurm = None  # type: ignore[assignment]
     _heap: list[tuple[float, int, int, Process]] = field(default_factory=list)
     _pids: int = 100
+    _accepted: int = 0                 # submissions that were compared with one another already
     _turns: int = 0
 
     def __post_init__(self) -> None:
@@ -207,6 +210,12 @@ class World:
         truth = self.truth(trainer.run_dir.name)
         truth.newest_saved = max(truth.newest_saved, step)
 
+    def check_newest(self, tag: str) -> None:
+        """Asked whenever a checkpoint was made or removed, and at the end."""
+        newest = newest_complete(folders.checkpoint_dir(folders.run_dir(self.repository, tag)))
+        if (newest.step if newest else -1) != self.truth(tag).newest_saved:
+            raise Broken(f"{tag}: newest complete checkpoint is {newest}, {self.truth(tag).newest_saved} was saved")
+
     def truth(self, tag: str) -> Truth:
         return self.truths.setdefault(tag, Truth())
 
@@ -239,9 +248,9 @@ class World:
                 continue
             if inside and run.over:
                 raise Broken(f"{tag}: job {inside[0].start.job_id} trains, and the run is {run.phase}")
-            newest = newest_complete(folders.checkpoint_dir(folders.run_dir(self.repository, tag)))
-            if (newest.step if newest else -1) != truth.newest_saved:
-                raise Broken(f"{tag}: newest complete checkpoint is {newest}, {truth.newest_saved} was saved")
+        if len(self.slurm.accepted) == self._accepted:
+            return
+        self._accepted = len(self.slurm.accepted)
         by_comment: dict[str, int] = {}
         for job_id, comment in self.slurm.accepted:
             if comment in by_comment:
@@ -439,6 +448,9 @@ def seams() -> Iterator[None]:
     locks, moments, memory = _Locks(), _Time(), _Memory()
     changes: list[tuple[Any, str, Any]] = [
         (os, "fsync", lambda descriptor: None),
+        *((folders, name, functools.cache(getattr(folders, name))) for name in ("run_dir", "attempt_dir", "checkpoint_dir")),
+        (journal, "journal_path", functools.cache(journal.journal_path)),
+        (planner_reliability, "mtbi95_h", lambda *given: (1.0, 2.0)),      # milliseconds of mathematics, tested elsewhere
         (journal, "fcntl", locks), (journal, "time", moments),
         (journal.LockedJournal, "append", _append_and_tell),
         (journal, "read", memory.read), (ports, "fold", memory.fold), (witness, "fold", memory.fold),

@@ -32,7 +32,7 @@ def test_the_files_that_orch_writes_are_valid(tmp_path: Path) -> None:
     assert read.policy.checkpoint_interval_s is None and read.policy.checkpoints_kept == 3
     assert job(tmp_path, JOB_YAML) == Job(environment={})
     every_line = job(tmp_path, "\n".join(line.removeprefix("# ") for line in JOB_YAML.splitlines()))
-    assert every_line == Job(
+    assert every_line == Job(hung_after_s=1200.0, 
         what="what changed against which run, and why", profile="default", after=("OTHER_TAG",), interval_s=600, keep=3,
         validate="python train.py --check-arguments", environment={"SEED": "1", "CUDA_HOME": None}, env_file="secrets.env",
         finished_when="cv.json")
