@@ -66,9 +66,10 @@ class Planned:
     length_s: float
 
 
-def schedule(seed: int, seconds: float, *, begin_s: float = 8.0, every_s: float = 5.0) -> list[Planned]:
-    """Rounds of all faults, each round in an order of its own; the same for the same seed."""
+def schedule(seed: int, seconds: float, *, begin_s: float = 8.0) -> list[Planned]:
+    """Rounds of all faults, each round in an order of its own, about 5 s apart; the same for the same seed."""
     dice = random.Random(seed)
+    every_s = max(3.0, min(5.0, (seconds - begin_s) / (len(FAULTS) + 2)))    # a short campaign has a whole round too
     planned: list[Planned] = []
     at_s = begin_s
     while at_s < seconds:
@@ -227,6 +228,8 @@ class Fate:
         if job_id not in jobs:
             return False
         node = jobs[job_id][0]
+        if node in self.site.nodes_down:
+            return False
         there = tuple(other for where, other in jobs.values() if where == node and other in TAGS)
         if planned.kind == "scancel":
             self.watcher.scancelled.add(tag)

@@ -18,6 +18,8 @@ from orchestrator.model import Ending, Phase, Run
 from orchestrator.records import StartRecord
 from orchestrator.trainer_lines import last_lines, last_of
 
+ANNOUNCED = {"scancel": "cancelled", "preemption": "preempted"}      # faults of which the trainer hears, and their endings
+
 
 @dataclass
 class Struck:
@@ -132,7 +134,7 @@ class Watcher:
                 self.trouble += [f"{tag} {words}" for words in wrong]
             for attempt in run.attempts:       # what was announced: by the journal
                 hit = self._blame(tag, attempt.ended_at or 0.0, attempt.started_at)
-                if hit.kind in ("scancel", "preemption") and attempt.lost_s is not None:
+                if str(attempt.ending).partition("-")[0] == ANNOUNCED.get(hit.kind) and attempt.lost_s is not None:
                     hit.lost_s.append(attempt.lost_s)
 
     def endings(self) -> dict[str, int]:

@@ -41,7 +41,8 @@ class SleepingMachines:
 
     def begin(self, job: Job) -> None:
         *_, word, number = job.script.split()
-        self.due.append((self.slurm.now + (float(number) if word == "sleep" else 0.1), job, int(number) if word == "exit" else 0))
+        lasts_s, code = (float(number), 0) if word == "sleep" else (0.1, int(number))
+        self.due.append((self.slurm.now + lasts_s, job, code))
 
     def terminate(self, job: Job, why: str) -> None:
         self.due = [(self.slurm.now + 0.5, other, 15) if other is job else (at, other, code) for at, other, code in self.due]

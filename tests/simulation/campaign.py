@@ -14,7 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from simulation.supervisor import Plan, Supervisor, Trainer
+from simulation.world import Actor, Broken, Killed, Line, World, seams, world_of
+
 from orchestrator import folders, journal
+from orchestrator.attempt.take import Identity
 from orchestrator.attempt.witness import Pulse, ask_once
 from orchestrator.control import requests
 from orchestrator.control.passes import pass_over_all
@@ -25,10 +29,7 @@ from orchestrator.core.gate import Leave
 from orchestrator.errors import OrchError, SlurmError
 from orchestrator.journal import read as read_journal
 from orchestrator.model import Phase, Policy, Profile, RunSpec
-from orchestrator.attempt.take import Identity
 from orchestrator.records import AttemptSpec
-from simulation.supervisor import Plan, Supervisor, Trainer
-from simulation.world import Actor, Broken, Killed, Line, World, seams, world_of
 
 Step = tuple[Any, ...]
 PASSES_UNTIL_SETTLED = 60
@@ -56,10 +57,11 @@ def draw_schedule(seed: int) -> Schedule:
         runs.append(("c", ("a", "b") if chance.random() < 0.5 else ("b",)))
     tags = [tag for tag, _ in runs]
     steps = [("cli", "submit", tag, *_faults(chance, 0.25)) for tag in tags]
-    for _ in range(chance.randint(8, 16)):
+    for _ in range(chance.randint(6, 13)):
         steps.append(_draw_step(chance, tags))
         if chance.random() < 0.6:
-            steps.append(("pass", chance.choice("AAB"), *_faults(chance, 0.5), None))
+            nested = _draw_step(chance, tags) if chance.random() < 0.25 else None
+            steps.append(("pass", chance.choice("AAB"), *_faults(chance, 0.5), nested))
     return Schedule(seed, tuple(runs), tuple(steps))
 
 
@@ -83,7 +85,7 @@ def _draw_step(chance: random.Random, tags: list[str]) -> Step:
         case "advance":
             return "advance", chance.choice((0.2, 1.0, 3.0, 20.0, 45.0, 70.0, 130.0, 400.0))
         case "pass":
-            nested = _draw_step(chance, tags) if chance.random() < 0.4 else None
+            nested = _draw_step(chance, tags) if chance.random() < 0.5 else None
             return ("pass", chance.choice("AB"), *_faults(chance, 0.4), nested)
         case "cli":
             what = chance.choice(("hold", "release", "release", "cancel", "cancel-now", "submit", "submit"))
@@ -139,6 +141,10 @@ class Campaign:
         return f"s{self.ids}"
 
     def run(self) -> None:
+        self.play()
+        self.settle()
+
+    def play(self) -> None:
         for tag, _ in self.schedule.runs:
             folder = folders.job_dir(self.world.repository, tag)
             folder.mkdir(parents=True)
@@ -148,7 +154,6 @@ class Campaign:
             self.do(step)
             self.world.check()
             self.world.history.append((self.world.now, self.world.slurm.jobs()))
-        self.settle()
 
     def _say(self, step: object) -> None:
         if self.trace is not None:
@@ -179,7 +184,11 @@ class Campaign:
         def meanwhile() -> None:
             if nested is not None and not (nested[0] == "pass" and nested[1] == name):
                 self._say(f"  meanwhile {nested}")
-                self.do(nested)
+                if nested[0] == "advance" and nested[1] >= 40.0:   # the answer is older than any squeue's time limit
+                    actor.answered = "overtaken"
+                if nested[0] in ("requeue", "forget", "again"):    # what has ended may live again: no news can know it
+                    actor.answered = "overtaken"
+                self.do((*nested[:-1], None) if nested[0] == "pass" else nested)   # one within another is enough
         ports = self.ports(actor, meanwhile if nested is not None else None)
         report = self._acting(actor, (kill, torn, reads, submits), lambda: pass_over_all(ports))
         for one in report.runs if report is not None else ():

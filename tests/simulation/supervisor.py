@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulation.slurm import Job
+
 from orch_trainer.fence import Fence, Fenced
 from orchestrator.attempt.ending import Outcome, end_record, last_line
 from orchestrator.attempt.papers import Papers
@@ -29,7 +31,6 @@ from orchestrator.folders import attempt_dir, checkpoint_dir
 from orchestrator.model import EXIT_FINISHED, EXIT_SETUP, EXIT_STOOD_DOWN
 from orchestrator.records import AttemptSpec, EndRecord, StartRecord, StoodDown
 from orchestrator.trainer_control import read_control
-from simulation.slurm import Job
 
 if TYPE_CHECKING:
     from simulation.world import Host, World

@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from simulation.slurm import Job, SimulatedSlurm
+from simulation.supervisor import Plan, Process, Supervisor, Trainer
+
 from orchestrator import folders, journal
 from orchestrator.attempt import take, witness
 from orchestrator.checkpoints import newest_complete
@@ -27,8 +30,6 @@ from orchestrator.errors import SlurmUnreachable, SubmissionRejected
 from orchestrator.model import JobGone, JobSeen, JobSighting, Phase, Run, SlurmSilent
 from orchestrator.planner import reliability as planner_reliability
 from orchestrator.records import StartRecord
-from simulation.slurm import Job, SimulatedSlurm
-from simulation.supervisor import Plan, Process, Supervisor, Trainer
 
 BEGAN_AT = 1_700_000_000.0
 
@@ -239,7 +240,7 @@ class World:
 
     def check(self) -> None:
         """What must hold at every instant."""
-        for tag, truth in self.truths.items():
+        for tag in self.truths:
             inside = [t for t in self.trainers(tag) if t.supervisor.alive and t.supervisor.in_allocation]
             if len(inside) > 1:
                 raise Broken(f"{tag}: two attempts train, jobs {[t.start.job_id for t in inside]}")
@@ -396,7 +397,7 @@ class _Memory:
             data = path.read_bytes()
         except FileNotFoundError:
             return [], ""
-        whole, newline, torn = data.rpartition(b"\n")
+        whole, _, torn = data.rpartition(b"\n")
         before, events = self._known.get(path, (b"", None))
         if events is None or not whole.startswith(before):
             events, _ = _read(run_dir)
@@ -450,7 +451,7 @@ def seams() -> Iterator[None]:
         (os, "fsync", lambda descriptor: None),
         *((folders, name, functools.cache(getattr(folders, name))) for name in ("run_dir", "attempt_dir", "checkpoint_dir")),
         (journal, "journal_path", functools.cache(journal.journal_path)),
-        (planner_reliability, "mtbi95_h", lambda *given: (1.0, 2.0)),      # milliseconds of mathematics, tested elsewhere
+        (planner_reliability, "gamma_quantile", lambda *given: 1.0),        # milliseconds of mathematics, tested elsewhere
         (journal, "fcntl", locks), (journal, "time", moments),
         (journal.LockedJournal, "append", _append_and_tell),
         (journal, "read", memory.read), (ports, "fold", memory.fold), (witness, "fold", memory.fold),
@@ -491,7 +492,6 @@ class Line:
     def _ask(self) -> None:
         self._world.effect()
         if self._world.outage:
-            self._actor.answered = "silent"
             raise SlurmUnreachable("outage")
 
     def jobs(self) -> list[JobSeen]:
@@ -507,7 +507,6 @@ class Line:
             answer, self._actor.answered = (older[-1] if older else []), "stale"
         if self._meanwhile is not None:
             meanwhile, self._meanwhile = self._meanwhile, None
-            self._actor.answered = "stale" if self._actor.answered == "stale" else "overtaken"
             world.actor = None         # what happens meanwhile is not this actor's doing, and not killed with it
             meanwhile()
             world.actor = self._actor

@@ -26,7 +26,7 @@ from orchestrator.cluster.processes import Role
 pytestmark = pytest.mark.slow
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits"
-WORK_S = 10.0                      # CPU seconds of a training: long enough that the cut, after about six, comes in time
+WORK_S = 8.0                       # CPU seconds of a training: long enough that the cut, after about five, comes in time
 TAGS = ("north", "south")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
