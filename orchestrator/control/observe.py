@@ -111,7 +111,8 @@ def _attempts(
                 start=start, end=end, heartbeat_at=read_heartbeat(folder) or start.started_at,
                 saved_after_notice=saved_after_notice(end.notice_at if end else None, start, checkpoint),
                 saved_at=float(saved["t"]) if saved else None, last_step=spoken[-1] if spoken else None,
-                knows_orch=bool(lines), first_step_at=float(first["t"]) if first else None))
+                knows_orch=bool(lines), first_step_at=float(first["t"]) if first else None,
+                heard_at=float(lines[-1]["t"]) if lines else None))
         for file in _names(folder):
             if file.startswith("stood-down-"):
                 record = read_record(folder / file, StoodDown)

@@ -33,6 +33,7 @@ Fact = dict[str, object]
 LOST_AFTER_S = 60.0
 # A job may end before the record that its supervisor wrote can be read here (network file systems).
 RECORD_LAG_S = 15.0
+HEARTBEAT_S = 30.0  # between two beats of a supervisor
 
 
 def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
@@ -136,14 +137,14 @@ def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Obser
 
 
 def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:
-    """A provisional record tells when the notice came, not when the attempt ended."""
+    """When it ended, as well as can be known. A provisional record tells when the notice came, not when the end did; Slurm
+    may notice a dead node minutes late, so its word is bounded by the last sign of life and one heartbeat more."""
     if record is not None and record.end is not None and not record.end.provisional:
         return record.end.ended_at
+    signs = [at for at in (record.heartbeat_at, record.heard_at) if at is not None] if record is not None else []
     if isinstance(job, JobSeen) and job.state in ENDED_STATES and job.end_at is not None:
-        return min(job.end_at, now)
-    if record is not None and record.heartbeat_at is not None:
-        return record.heartbeat_at
-    return now
+        return min([job.end_at, now, *([max(signs) + HEARTBEAT_S] if signs else [])])
+    return max(signs) if signs else now
 
 
 def _nodes(job: object) -> str:

@@ -342,3 +342,9 @@ def test_a_node_that_failed_is_left_out_for_a_while_where_there_are_enough() -> 
         assert action.exclude == ()
     [action] = [a for a in actions(run, seen(partition_nodes=8), 1e5) if isinstance(a, do.QueueAttempt)]
     assert action.exclude == ()
+
+
+def test_a_node_that_slurm_missed_for_minutes_was_dead_at_its_last_sign_of_life() -> None:
+    record = replace(attempt_seen(1), heartbeat_at=100.0, heard_at=110.0)
+    run = settle(run_of(queued(1), started(1, 0)), seen(job(1, "NODE_FAIL", end_at=400.0), attempts=(record,)), 500.0)
+    assert run.attempts[0].ended_at == 140.0
