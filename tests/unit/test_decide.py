@@ -303,7 +303,7 @@ def test_submitted_again_waits_for_the_job_it_names() -> None:
 def test_a_provisional_record_does_not_say_when_the_attempt_ended() -> None:
     notice = end_record(1, provisional=True, notice="limit", notice_at=10.0)
     run = settle(run_of(queued(1), started(1, 0)),
-                 seen(job(1, "TIMEOUT", end_at=70.0), attempts=(attempt_seen(1, notice),)), 100.0)
+                 seen(job(1, "TIMEOUT", end_at=70.0), attempts=(replace(attempt_seen(1, notice), heartbeat_at=60.0),)), 100.0)
     assert run.attempts[0].ended_at == 70.0
 
 
