@@ -151,6 +151,8 @@ class Submission:
     dependency: str = ""               # as Slurm was last asked for it
     held: bool = False                 # held in Slurm by us
     reason: str = ""                   # why it was rejected or dropped
+    queued_at: float | None = None     # Slurm gave its job id
+    dropped_at: float | None = None
     stood_down_at: float | None = None  # it started, and its gate gave no leave
 
 

@@ -34,7 +34,7 @@ class Look:
 def look_at(ports: Ports, tag: str, snapshot: Snapshot | None = None, run: Run | None = None) -> Look:
     """One run. The journal may lag behind the world by a pass; what a pass would note is shown as if it were noted."""
     run = run or require_run(ports.repository, tag)
-    snapshot = snapshot or ask_slurm(ports.slurm)
+    snapshot = snapshot or ask_slurm(ports)
     run = _with_news(ports, run, snapshot)[0]
     measured = observe(ports, run, snapshot).measured
     return Look(run=run, jobs=jobs_of(run, snapshot.jobs), progress=progress_of(ports, run), silent=snapshot.silent,
@@ -46,7 +46,7 @@ def look_at_all(ports: Ports) -> tuple[list[Look], list[OrchError], str | None]:
     runs, errors = read_all(ports.repository)
     if not runs:
         return [], errors, None
-    snapshot = ask_slurm(ports.slurm)
+    snapshot = ask_slurm(ports)
     runs.sort(key=lambda run: run.submitted_at)
     return [look_at(ports, run.spec.tag, snapshot, run) for run in runs], errors, snapshot.silent
 
@@ -54,7 +54,7 @@ def look_at_all(ports: Ports) -> tuple[list[Look], list[OrchError], str | None]:
 def explain_run(ports: Ports, tag: str) -> list[str]:
     """The pure decision, in words."""
     run = require_run(ports.repository, tag)
-    snapshot = ask_slurm(ports.slurm)  # after the journal: a job that is submitted in between is not taken for gone
+    snapshot = ask_slurm(ports)  # after the journal: a job that is submitted in between is not taken for gone
     run, facts = _with_news(ports, run, snapshot)
     state = state_word(run, jobs_of(run, snapshot.jobs))
     lines = [f"{tag} is {state}" + (f": {run.phase_reason}" if run.phase_reason else "")]

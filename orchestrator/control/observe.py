@@ -33,7 +33,7 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
     attempts, stood_down = _attempts(run_dir, run, checkpoint)
     memory_bytes, nodes = _offers(ports, run)
     return Observation(
-        memory_at_most_bytes=memory_bytes, partition_nodes=nodes,
+        asked_at=snapshot.asked_at, memory_at_most_bytes=memory_bytes, partition_nodes=nodes,
         silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs_of(run, snapshot.jobs), attempts=attempts,
         stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),

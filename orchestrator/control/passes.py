@@ -44,9 +44,14 @@ class PassReport:
     snapshot: Snapshot | None          # None: nothing was to be asked
 
 
-def settled(run: Run) -> bool:
+# For so long after a submission was given up Slurm is still looked at for its job: an old answer may have hidden it.
+STRAYS_FOR_S = 600.0
+
+
+def settled(run: Run, now: float) -> bool:
     """Nothing can happen to this run until a person asks for something."""
-    return run.live is None and not run.waiting and (run.over or run.phase == "held")
+    given_up = any(s.dropped_at is not None and now - s.dropped_at < STRAYS_FOR_S for s in run.submissions)
+    return run.live is None and not run.waiting and not given_up and (run.over or run.phase == "held")
 
 
 def pass_over_all(ports: Ports) -> PassReport:
@@ -60,11 +65,11 @@ def pass_over_all(ports: Ports) -> PassReport:
         except (JournalError, StorageError) as error:
             reports.append(RunPass(tag=tag, error=error))
             continue
-        if not settled(run):
+        if not settled(run, ports.clock()):
             noted.append((tag, length))
     if not noted:
         return PassReport(runs=tuple(reports), snapshot=None)
-    snapshot = ask_slurm(ports.slurm)
+    snapshot = ask_slurm(ports)
     for tag, length in noted:
         reports.append(pass_over_one(ports, tag, snapshot, noted_length=length))
     reports += _orphans(ports.repository, snapshot)

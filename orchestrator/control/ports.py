@@ -31,17 +31,19 @@ class Ports:
 class Snapshot:
     """What Slurm said in one squeue: all our jobs, or why it said nothing."""
 
+    asked_at: float
     jobs: tuple[JobSeen, ...] = ()
     silent: str | None = None
     hint: str = ""
 
 
-def ask_slurm(slurm: Slurm) -> Snapshot:
+def ask_slurm(ports: Ports) -> Snapshot:
     """The one squeue of a pass. Slurm's silence is a value here, since a pass goes on with what it can."""
+    asked_at = ports.clock()
     try:
-        return Snapshot(jobs=tuple(slurm.jobs()))
+        return Snapshot(asked_at=asked_at, jobs=tuple(ports.slurm.jobs()))
     except SlurmError as error:
-        return Snapshot(silent=error.message, hint=error.hint)
+        return Snapshot(asked_at=asked_at, silent=error.message, hint=error.hint)
 
 
 def tags_with_runs(repository: Path) -> list[str]:

@@ -124,7 +124,7 @@ def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
         before = read_run(ports.repository, spec.tag)
         if before is not None and _already(before, again):
             # a submission that was cut short is completed; one that is under way is left as it is
-            run = reconcile(ports, spec.tag, ask_slurm(ports.slurm), locked, lines.append)
+            run = reconcile(ports, spec.tag, ask_slurm(ports), locked, lines.append)
             return Submitted(run=run or before, already=True, lines=tuple(lines))
         for name in ("attempts", "checkpoints"):
             (run_dir / name).mkdir(exist_ok=True)
@@ -134,7 +134,7 @@ def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
             locked.append("submit", schema=journal.SCHEMA, spec=asdict(spec))
         else:
             locked.append("reopened", reason="submitted again", spec=asdict(spec))
-        snapshot = ask_slurm(ports.slurm)
+        snapshot = ask_slurm(ports)
         run = reconcile(ports, spec.tag, snapshot, locked, lines.append)
     assert run is not None
     if snapshot.silent is not None:

@@ -106,9 +106,11 @@ def _settle(state: SubmissionState, *, only_from: frozenset[SubmissionState]) ->
         submission = run.submission(event["submission_id"])
         if submission is None or submission.state not in only_from:
             return run
-        job_id = event.get("job_id", submission.job_id)
+        job_id, at = event.get("job_id", submission.job_id), float(event["t"])
         return _with_submission(run, submission.id, state=state, job_id=None if job_id is None else str(job_id),
                                 reason=str(event.get("reason", "")),
+                                queued_at=at if state == SubmissionState.QUEUED else submission.queued_at,
+                                dropped_at=at if state == SubmissionState.DROPPED else None,
                                 stood_down_at=float(event["t"]) if event.get("why") == "stood down" else None)
     return update
 

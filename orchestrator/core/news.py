@@ -28,8 +28,8 @@ from orchestrator.model import (
 
 Fact = dict[str, object]
 
-# sbatch may have reached the controller although its answer never came back: for this long an intent without a job is
-# "not known yet", not "lost".
+# sbatch may have reached the controller although its answer never came back, and a controller may answer from a minute ago:
+# for this long an intent without a job is "not known yet", and a job that Slurm does not know is not gone.
 LOST_AFTER_S = 60.0
 # A job may end before the record that its supervisor wrote can be read here (network file systems).
 RECORD_LAG_S = 15.0
@@ -63,9 +63,14 @@ def _submissions(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
             yield {"event": "queued", "submission_id": submission.id, "job_id": job.job_id, "found": True}
         elif trace is not None:
             yield {"event": "queued", "submission_id": submission.id, "job_id": trace, "found": True}
-        elif isinstance(job, JobGone) and now - submission.intended_at > LOST_AFTER_S:
+        elif isinstance(job, JobGone) and _asked_at(seen, now) - submission.intended_at > LOST_AFTER_S:
             yield {"event": "lost", "submission_id": submission.id}
     yield from _adopted(run, seen)
+
+
+def _asked_at(seen: Observation, now: float) -> float:
+    """Patience is counted to the moment of the question: the machine may have slept between it and now."""
+    return seen.asked_at if seen.asked_at is not None else now
 
 
 def _trace(seen: Observation, submission: Submission) -> str | None:
@@ -188,7 +193,7 @@ def _drops(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
         elif submission.id in reasons:
             facts = [{"event": "dropped", "submission_id": submission.id, "why": "stood down",
                       "reason": reasons[submission.id]}]
-        elif isinstance(job, JobGone):
+        elif isinstance(job, JobGone) and _asked_at(seen, now) - (submission.queued_at or 0.0) > LOST_AFTER_S:
             facts = [{"event": "dropped", "submission_id": submission.id, "why": "gone",
                       "reason": f"Slurm does not know job {submission.job_id}"}]
         elif isinstance(job, JobSeen) and job.state in ENDED_STATES and not _too_fresh(job, now):

@@ -50,6 +50,7 @@ class Observation:
     submission id; with ``silent`` set, nothing is known of any job."""
 
     silent: str | None = None
+    asked_at: float | None = None      # when Slurm was asked: its answer may be acted on much later
     jobs: dict[str, JobSeen] = field(default_factory=dict)
     attempts: tuple[AttemptSeen, ...] = ()
     stood_down: tuple[StoodDown, ...] = ()

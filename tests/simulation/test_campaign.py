@@ -43,7 +43,6 @@ def play(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
     yield run
 
 
-@pytest.mark.xfail(strict=True, reason="core.news: LOST_AFTER_S counts up to the judging, not up to its squeue")
 def test_an_sbatch_is_lost_only_when_a_squeue_a_minute_after_it_did_not_know_it(play: Callable[..., list[str]]) -> None:
     """squeue answered 20 s after the intent; the daemon was stopped for 45 s before it judged by the answer (a laptop that
     sleeps). Meanwhile the job had arrived, and waits for a node."""
@@ -53,14 +52,12 @@ def test_an_sbatch_is_lost_only_when_a_squeue_a_minute_after_it_did_not_know_it(
     assert "lost" not in events
 
 
-@pytest.mark.xfail(strict=True, reason="core.news drops a job that one old squeue does not know, without any patience")
 def test_a_squeue_from_a_minute_ago_drops_no_waiting_job(play: Callable[..., list[str]]) -> None:
     """Two jobs of one run wait at once until the next pass cancels the stray; the gate keeps it from training."""
     events = play(0, ("cli", "submit", "a", None, False, "", ""), ("pass", "B", None, False, "stale", "", None))
     assert "dropped" not in events
 
 
-@pytest.mark.xfail(strict=True, reason="passes.settled: a stray of a run that is over is never looked at again")
 def test_a_stray_of_a_run_that_is_over_is_cancelled() -> None:
     """Seed 104776: held in Slurm, dropped by an old squeue while the run was cancelled; the job waits for ever."""
     steps: tuple[Step, ...] = tuple(
