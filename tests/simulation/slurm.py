@@ -187,7 +187,7 @@ class SimulatedSlurm:
                 self.machines.kill(job)
                 self._finalize(job, job.final)
             if job.end_at is not None and now > job.end_at + self._min_job_age_s:
-                del self.jobs_by_id[job.job_id]
+                self.jobs_by_id.pop(job.job_id, None)  # an ending in this tick may have forgotten it already
         self._start_what_may()
 
     def _start_what_may(self) -> None:
