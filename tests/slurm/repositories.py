@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from conftest import PrivateSlurm  # type: ignore[import-not-found]
+if TYPE_CHECKING:
+    from conftest import PrivateSlurm
 
 ORCH = Path(sys.executable).with_name("orch")
 TINY = Path(__file__).parent / "trainers" / "tiny.py"
