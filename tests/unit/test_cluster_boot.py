@@ -12,9 +12,9 @@ from orchestrator.cluster import boot as at
 from orchestrator.cluster.boot import Boot
 from orchestrator.errors import OrchError
 
-BOOT = Boot(folder=Path("/work/my repo/.orch/cluster"), repository=Path("/work/my repo"), orch=Path("/opt/50% off/orch"),
+BOOT = Boot(folder=Path("/data/my repo/.orch/cluster"), repository=Path("/data/my repo"), orch=Path("/opt/50% off/orch"),
             path="/opt/bin:/usr/bin")
-OTHER = replace(BOOT, folder=Path("/work/other/.orch/cluster"))
+OTHER = replace(BOOT, folder=Path("/data/other/.orch/cluster"))
 
 CRONTAB = """\
 #!/bin/sh
@@ -36,8 +36,8 @@ def test_the_unit_starts_the_cluster_and_becomes_the_daemon() -> None:
     text = at.unit_text(BOOT)
     assert value_of(text, "ExecStart") == [
         r'"/bin/sh" "-c" "\"$$0\" cluster up --folder \"$$1\" && exec \"$$0\" daemon" "/opt/50%% off/orch" '
-        '"/work/my repo/.orch/cluster"']
-    assert value_of(text, "WorkingDirectory") == ["/work/my repo"]
+        '"/data/my repo/.orch/cluster"']
+    assert value_of(text, "WorkingDirectory") == ["/data/my repo"]
     assert value_of(text, "Environment") == ['"PATH=/opt/bin:/usr/bin"']
     assert value_of(text, "KillMode") == ["process"], "stopping the daemon leaves Slurm and its jobs alone"
     assert value_of(text, "WantedBy") == ["default.target"]

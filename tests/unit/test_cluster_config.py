@@ -12,7 +12,7 @@ from orchestrator.cluster.daemons import changed
 from orchestrator.cluster.processes import Process, Role, members
 from orchestrator.cluster.spec import ClusterSpec, Layout, Machine, Tracking, gpus_by_node, layout_of
 
-FOLDER = Path("/work/try")
+FOLDER = Path("/data/try")
 LAYOUT = Layout(folder=FOLDER, base=FOLDER, tag="orch-1000-abc")
 MACHINE = Machine(
     hostname="box", user="ada", cpus=16, memory_mib=64000, gpu_devices=(), tracking=Tracking.CGROUP_V1,
@@ -50,8 +50,8 @@ def test_nodes_have_what_was_asked_for() -> None:
     [
         ({}, "SlurmctldHost=box(127.0.0.1)"),
         ({}, "SlurmUser=ada"),
-        ({}, "AuthInfo=socket=/work/try/munge/socket"),
-        ({}, "SlurmdSpoolDir=/work/try/spool/%n"),
+        ({}, "AuthInfo=socket=/data/try/munge/socket"),
+        ({}, "SlurmdSpoolDir=/data/try/spool/%n"),
         ({}, "PartitionName=main Default=YES Nodes=ALL MaxTime=UNLIMITED OverSubscribe=NO State=UP"),
         ({"kill_wait_s": 5}, "KillWait=5"),
         ({"min_job_age_s": 7}, "MinJobAge=7"),
@@ -85,7 +85,7 @@ def test_processes_are_never_tracked_by_process_group(tracking: Tracking) -> Non
         (replace(MACHINE, tracking=Tracking.LINUXPROC, slurm_version=(24, 11)), "CgroupPlugin=disabled\n"),
         (
             replace(MACHINE, swap_limit=False),
-            "CgroupMountpoint=/work/try/etc/cgroup\nCgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\n",
+            "CgroupMountpoint=/data/try/etc/cgroup\nCgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\n",
         ),
     ],
 )
@@ -100,8 +100,8 @@ def test_cgroup_conf(machine: Machine, text: str) -> None:
         (1, None, ("/dev/nvidia0", "/dev/nvidia1"), {"n1": ["/dev/nvidia0", "/dev/nvidia1"]}),
         (1, 1, ("/dev/nvidia0", "/dev/nvidia1"), {"n1": ["/dev/nvidia0"]}),
         (2, None, ("/dev/nvidia0",), {"n1": ["/dev/nvidia0"], "n2": []}),
-        (2, 1, ("/dev/nvidia0",), {"n1": ["/dev/nvidia0"], "n2": ["/work/try/etc/gpus/gpu0"]}),
-        (1, 2, (), {"n1": ["/work/try/etc/gpus/gpu0", "/work/try/etc/gpus/gpu1"]}),
+        (2, 1, ("/dev/nvidia0",), {"n1": ["/dev/nvidia0"], "n2": ["/data/try/etc/gpus/gpu0"]}),
+        (1, 2, (), {"n1": ["/data/try/etc/gpus/gpu0", "/data/try/etc/gpus/gpu1"]}),
     ],
 )
 def test_real_gpus_are_dealt_out_and_the_rest_declared(
@@ -113,7 +113,7 @@ def test_real_gpus_are_dealt_out_and_the_rest_declared(
 
 def test_gres_conf_has_a_line_for_each_device() -> None:
     text = config.gres_conf_text(ClusterSpec(folder=FOLDER, gpus=2), MACHINE, LAYOUT)
-    assert text == "".join(f"NodeName=n1 Name=gpu File=/work/try/etc/gpus/gpu{i}\n" for i in (0, 1))
+    assert text == "".join(f"NodeName=n1 Name=gpu File=/data/try/etc/gpus/gpu{i}\n" for i in (0, 1))
 
 
 def test_a_spec_survives_json() -> None:
@@ -144,8 +144,8 @@ def process(pid: int, name: str, *command: str, parent: int = 1, cgroups: str = 
     )
 
 
-CONF = "/work/try/etc/slurm.conf"
-OTHER = "/work/other/etc/slurm.conf"
+CONF = "/data/try/etc/slurm.conf"
+OTHER = "/data/other/etc/slurm.conf"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ OTHER = "/work/other/etc/slurm.conf"
         (process(5, "slurmd", "/usr/sbin/slurmd", "-f", CONF, "-N", "n2"), (Role.NODE, "n2")),
         (process(5, "slurmd", "/usr/sbin/slurmd", "-f", OTHER, "-N", "n2"), None),
         (process(5, "slurmctld", "slurmctld", "-f", CONF), (Role.CONTROLLER, None)),
-        (process(5, "munged", "munged", "--socket=/work/try/munge/socket"), (Role.MUNGED, None)),
+        (process(5, "munged", "munged", "--socket=/data/try/munge/socket"), (Role.MUNGED, None)),
         (process(5, "munged", "munged", "--socket=/run/munge/socket"), None),
         (process(5, "slurmstepd", SLURM_CONF=CONF), (Role.STEP, None)),
         (process(5, "python", SLURM_CONF=CONF, SLURMD_NODENAME="n1"), (Role.JOB, "n1")),
