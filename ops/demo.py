@@ -25,7 +25,7 @@ SOURCE = Path(__file__).resolve().parents[1]
 ORCH = Path(sys.executable).with_name("orch")
 PATIENCE_S = 420
 INTERVAL_S = 5
-WORK_S = 140
+WORK_S = 165
 HURT, WHOLE = "digits", "digits-uninterrupted"
 
 ORCH_YAML = """\
