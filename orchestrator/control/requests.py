@@ -73,7 +73,7 @@ def wait_for(
 
     Raises TimedOut; Refused when the run is over or held in another state, which it will not leave by itself.
     """
-    began = passed_at = monotonic()
+    began = monotonic()
     while True:
         pass_over_all(ports)
         run = require_run(ports.repository, tag)

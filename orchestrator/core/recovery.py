@@ -28,9 +28,9 @@ class Adjustment:
 
 
 def last_unsettled(run: Run) -> Attempt | None:
-    """The newest ending, if nothing has been made of it yet."""
+    """The newest ending, if nothing has been made of it yet. Its successor may well train by now: it was queued ahead."""
     ended = [a for a in run.attempts if not a.live]
-    if run.live is not None or not ended:
+    if not ended:
         return None
     last = ended[-1]
     settled = max(run.adjusted_sequence, run.released_sequence)
@@ -59,7 +59,7 @@ def adjustment(run: Run, seen: Observation, policy: Policy) -> Adjustment | None
         lead_s = min(profile.lead_s * policy.lead_factor, profile.time_s / 2)
         if lead_s > profile.lead_s:
             return Adjustment(lead_s=lead_s, why=f"attempt {last.number} could not save within its lead of "
-                              f"{format_duration(profile.lead_s)}: {format_duration(lead_s)} from now on")
+                              f"{format_duration(profile.lead_s)}: {format_duration(lead_s)} from the next submission on")
     return None
 
 

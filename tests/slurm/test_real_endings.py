@@ -221,6 +221,13 @@ def test_a_successor_goes_on_behind(repository: Repository, tag: str, endings: l
     assert first["job_id"] != second["job_id"]
 
 
+def test_after_a_limit_without_a_save_the_lead_is_raised_while_the_successor_trains(repository: Repository) -> None:
+    finished(repository, "limit-unsaved", 120)
+    journal = repository.journal("limit-unsaved")
+    lead_s = journal[0]["spec"]["profile"]["lead_s"]
+    assert [event["lead_s"] for event in journal if event["event"] == "adjusted"] == [min(2 * lead_s, 30.0)]
+
+
 def test_what_was_saved_at_a_limit_and_a_preemption_is_all_there_was(repository: Repository) -> None:
     for tag in ("limit-saved", "preempted-saved", "preempted-requeue", "preempted-no-grace"):
         first = finished(repository, tag, 120)[0]

@@ -329,6 +329,8 @@ def test_out_of_memory_asks_for_more_up_to_the_largest_node_then_holds() -> None
 def test_a_limit_without_a_save_raises_the_lead_up_to_half_the_limit() -> None:
     run = settle(run_of(queued(1), started(1), ended(1, "limit-unsaved", 10)), seen(), 20.0)
     assert run.spec.profile.lead_s == 120.0
+    both = run_of(queued(1), queued(2), started(1), ended(1, "limit-unsaved", 10), started(2, 11))
+    assert settle(both, seen(job(2, "RUNNING")), 20.0).spec.profile.lead_s == 120.0, "also while the successor trains already"
     long = replace(SPEC, profile=replace(SPEC.profile, lead_s=1800.0))
     assert settle(run_of(queued(1), started(1), ended(1, "limit-unsaved", 10), spec=long), seen(), 20.0).spec == long
 
