@@ -120,12 +120,12 @@ def read_processes() -> list[Process]:
     paths = _unix_sockets()
     uid = os.getuid()
     found = []
-    for entry in os.scandir(_PROC):
-        if not entry.name.isdigit():
+    for name in os.listdir(_PROC):
+        if not name.isdigit():
             continue
         try:
-            if uid in (0, entry.stat().st_uid):
-                found.append(_read_process(int(entry.name), paths))
+            if uid in (0, (_PROC / name).stat().st_uid):
+                found.append(_read_process(int(name), paths))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue                 # ended between being listed and being read, or became another user's
     return [process for process in found if process]
@@ -169,8 +169,13 @@ def _unix_sockets() -> dict[str, str]:
 
 
 def _sockets_of(folder: Path, socket_paths: dict[str, str]) -> tuple[str, ...]:
-    targets = (os.readlink(entry.path) for entry in os.scandir(folder / "fd"))
-    return tuple(socket_paths[target] for target in targets if target in socket_paths)
+    paths = []
+    for name in os.listdir(folder / "fd"):
+        try:
+            paths.append(socket_paths.get(os.readlink(folder / "fd" / name)))
+        except FileNotFoundError:
+            continue                 # closed since: the process itself is still there
+    return tuple(path for path in paths if path is not None)
 
 
 def send(process: Process, number: signal.Signals) -> bool:
