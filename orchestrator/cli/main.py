@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "new": ("repository", "Make a job folder to fill in."),
     "submit": ("submit", "Queue a run and its successor."),
     "status": ("look", "One line a run; with TAG its attempts, endings, checkpoints."),
-    "logs": ("look", "What a run printed, also into the next attempt."),
+    "logs": ("logs", "What a run printed, also into the next attempt."),
     "explain": ("look", "What the next pass would do about a run, and why."),
     "hold": ("ask", "Let the live attempt go on and start nothing after it."),
     "release": ("ask", "Let a held run go on."),
