@@ -7,6 +7,7 @@ file, clock or process. Times are epoch seconds, durations seconds, sizes bytes;
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -50,6 +51,9 @@ INTERRUPTIONS = frozenset({
     Ending.HUNG, Ending.VANISHED,
 })
 
+# Those after which the daemon alone decides whether there is a next attempt, and `recovery: retries:` says how often.
+RETRIED = frozenset({Ending.CRASH, Ending.HUNG, Ending.OUT_OF_MEMORY, Ending.SETUP_FAILURE, Ending.NO_RESULT})
+
 
 class Phase(StrEnum):
     """Where a run stands. ACTIVE means: it should be queued or running."""
@@ -89,6 +93,7 @@ class Policy:
     prior_mtbi_h: float | None = None
     checkpoints_kept: int = 3
     endings_without_progress: int = 3
+    retries: Mapping[Ending, int] = field(default_factory=dict)  # of one kind; core/recovery.RULES has the defaults
     backoff_s: float = 30.0
     backoff_at_most_s: float = 1800.0
     memory_factor: float = 1.25        # after an out-of-memory, up to the largest node's

@@ -16,7 +16,7 @@ import msgspec
 
 from orchestrator.config.document import Document, Quantity
 from orchestrator.errors import UserError
-from orchestrator.model import Policy, Profile
+from orchestrator.model import RETRIED, Ending, Policy, Profile
 
 CONFIG_NAME = "orch.yaml"
 
@@ -54,6 +54,7 @@ class RecoveryFile(_Strict, frozen=True):
     """``recovery:`` in orch.yaml."""
 
     endings_without_progress: int = 3
+    retries: dict[str, int] = {}
     backoff: Quantity = "30s"
     backoff_at_most: Quantity = "30m"
     memory_factor: float = 1.25
@@ -221,6 +222,7 @@ def _policy(document: Document, file: ConfigFile) -> Policy:
     policy = Policy(
         successors_ahead=file.successors_ahead, finish_first=file.queue == "finish_first",
         endings_without_progress=file.recovery.endings_without_progress,
+        retries=_retries(document, file.recovery.retries),
         backoff_s=document.duration_s("recovery.backoff", file.recovery.backoff),
         backoff_at_most_s=document.duration_s("recovery.backoff_at_most", file.recovery.backoff_at_most),
         memory_factor=file.recovery.memory_factor, lead_factor=file.recovery.lead_factor,
@@ -240,6 +242,17 @@ def _policy(document: Document, file: ConfigFile) -> Policy:
         policy = replace(policy, prior_mtbi_h=hours)
     keep = _keep(document, file.checkpoint.keep)
     return replace(policy, checkpoints_kept=keep) if keep is not None else policy
+
+
+def _retries(document: Document, written: dict[str, int]) -> dict[Ending, int]:
+    for name, count in written.items():
+        if name not in RETRIED:
+            near = difflib.get_close_matches(name, sorted(RETRIED), 1)
+            raise document.error(f"recovery.retries.{name}", "is no ending that could be retried",
+                                 f'did you mean "{near[0]}"?' if near else f"these are: {', '.join(sorted(RETRIED))}")
+        if count < 0:
+            raise document.error(f"recovery.retries.{name}", f"{count} is below 0", "write 0 to hold the run at once")
+    return {Ending(name): count for name, count in written.items()}
 
 
 def _keep(document: Document, keep: int | None) -> int | None:

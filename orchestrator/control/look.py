@@ -11,6 +11,7 @@ from orchestrator.control.ports import Ports, Snapshot, ask_slurm, read_all, req
 from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
+from orchestrator.core.recovery import rule_in_words
 from orchestrator.core.reliability import Setting, restarts, setting
 from orchestrator.errors import OrchError
 from orchestrator.model import JobSeen, Phase, Run
@@ -60,6 +61,8 @@ def explain_run(ports: Ports, tag: str) -> list[str]:
     lines = [f"{tag} is {state}" + (f": {run.phase_reason}" if run.phase_reason else "")]
     if run.phase == Phase.HELD:
         lines.append(how_to_go_on(run))
+    rule = rule_in_words(run, run.spec.policy(ports.policy))
+    lines += [rule] if rule else []
     lines += [f"would note: {fact}" for fact in facts]
     for action in do.decide(run, observe(ports, run, snapshot), run.spec.policy(ports.policy), ports.clock()):
         lines.append(f"nothing to do: {action.why}" if isinstance(action, do.Wait) else f"would {verb(action)}: {action.why}")

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.news import COUNTED_ENDINGS, stood_down_in_a_row, without_progress
 from orchestrator.core.observation import Control, Observation
-from orchestrator.core.recovery import excluded_nodes, last_unsettled, with_jitter
+from orchestrator.core.recovery import backoff, excluded_nodes, last_chance, last_unsettled
 from orchestrator.core.reliability import interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
 from orchestrator.model import ENDED_STATES, Attempt, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
@@ -145,19 +144,22 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
         if blocked:
             return [Wait(why=blocked)]
         last = _last_ended(run)
-        delay_s, why_delay = _delay(run, policy, now)
+        wait = backoff(run, policy)
+        delay_s = max(0.0, wait.until - now) if wait is not None else 0.0
         first = _first(run)
         why = "first attempt"
         if last is not None and not first:
             why = f"attempt {last.number} ended ({last.ending}): the next one continues"
         return [QueueAttempt(behind=_upstream_jobs(run, seen), nice=first and policy.finish_first, delay_s=delay_s,
-                             exclude=excluded_nodes(run, seen, policy, now), why=why + why_delay)]
+                             exclude=excluded_nodes(run, seen, policy, now), why=f"{why}, {wait.why}" if wait else why)]
     ahead = len(waiting) - (0 if live is not None else 1)
     if ahead >= policy.successors_ahead:
         return []
     if run.submissions[-1].state == SubmissionState.REJECTED:
         return [Wait(why=f"no successor ahead: Slurm refused it ({run.submissions[-1].reason}); "
                          "the next attempt is queued when this one has ended")]
+    if live is not None and last_chance(run, policy):
+        return [Wait(why="no successor ahead: one more ending without a newer checkpoint holds the run")]
     behind = waiting[-1].job_id if waiting else live.job_id if live is not None else None
     assert behind is not None, "a queued submission has a job id"
     if live is not None and not _still_there(seen, live):
@@ -179,24 +181,6 @@ def _last_ended(run: Run) -> Attempt | None:
 def _first(run: Run) -> bool:
     """Nothing of the run has trained since it was submitted, or submitted again."""
     return run.live is None and all((a.ended_sequence or 0) <= run.released_sequence for a in run.attempts)
-
-
-def _delay(run: Run, policy: Policy, now: float) -> tuple[float, str]:
-    """Back-off, doubling, after endings without progress and after submissions that stood down one after another; none after
-    planned stops or with progress."""
-    misses, last = without_progress(run), _last_ended(run)
-    if misses and last is not None and last.ended_at is not None and last.ending in COUNTED_ENDINGS:
-        return _rest_of_wait(run, policy, misses, last.ended_at, now, f"{misses} without progress")
-    idle = stood_down_in_a_row(run)
-    if len(idle) >= 2:
-        return _rest_of_wait(run, policy, len(idle) - 1, idle[-1], now, f"{len(idle)} stood down in a row")
-    return 0.0, ""
-
-
-def _rest_of_wait(run: Run, policy: Policy, count: int, since: float, now: float, why: str) -> tuple[float, str]:
-    wait_s = min(policy.backoff_s * 2 ** min(count - 1, 20), policy.backoff_at_most_s)
-    wait_s = with_jitter(wait_s, run.spec.tag, count)
-    return max(0.0, since + wait_s - now), f", after a back-off of {wait_s:.0f} s ({why})"
 
 
 # --- waiting behind other runs --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from orchestrator.core.endings import Evidence, Verdict, classify
 from orchestrator.core.observation import AttemptSeen, Observation
-from orchestrator.core.recovery import adjustment, last_unsettled, why_no_more_memory
+from orchestrator.core.recovery import adjustment, decides, refused, why_hold
 from orchestrator.core.reliability import setting, worth_changing
 from orchestrator.core.script import parse_comment
 from orchestrator.model import (
@@ -231,7 +231,7 @@ def _phase(run: Run, seen: Observation, policy: Policy) -> Iterator[Fact]:
     if run.over:
         return
     ended = [a for a in run.attempts if not a.live]
-    finished = next((a for a in ended if a.ending == Ending.FINISHED and _counts(run, a)), None)
+    finished = next((a for a in ended if a.ending == Ending.FINISHED and decides(run, a)), None)
     if finished is not None:
         yield {"event": "finished", "attempt": finished.number, "metrics": seen.metrics or {}}
     elif run.phase == Phase.CANCELLING:
@@ -253,70 +253,3 @@ def _interval(run: Run, seen: Observation, policy: Policy, now: float) -> Iterat
         yield {"event": "interval", "ended": ended, **wanted.as_event()}
     elif run.interval.get("ended") != ended:  # M is counted again after every ending, also when the interval stays
         yield {"event": "interval", "ended": ended, **wanted.as_event(), "interval_s": run.interval_s, "kept": True}
-
-
-def _counts(run: Run, attempt: Attempt) -> bool:
-    """Endings from before a person said `release` or `--again` no longer decide anything."""
-    return attempt.ended_sequence is not None and attempt.ended_sequence > run.released_sequence
-
-
-# Endings that say something of the training itself when they bring no newer checkpoint; a preemption or dead node does not.
-COUNTED_ENDINGS = frozenset({Ending.CRASH, Ending.HUNG, Ending.LIMIT_UNSAVED, Ending.VANISHED})
-# Of a trainer that keeps its own checkpoints nobody knows whether it got on; one that ended this soon did not.
-TOO_SHORT_FOR_PROGRESS_S = 60.0
-
-
-def without_progress(run: Run) -> int:
-    """How many endings in a row, of those that count, brought no newer checkpoint. Unknown progress is not "none", unless the
-    attempt was too short for any."""
-    count = 0
-    for attempt in reversed([a for a in run.attempts if not a.live and _counts(run, a)]):
-        if attempt.progressed or (attempt.progressed is None and _ran_s(attempt) > TOO_SHORT_FOR_PROGRESS_S):
-            break
-        if attempt.ending in COUNTED_ENDINGS:
-            count += 1
-    return count
-
-
-def _ran_s(attempt: Attempt) -> float:
-    return (attempt.ended_at or attempt.started_at) - attempt.started_at
-
-
-def stood_down_in_a_row(run: Run) -> list[float]:
-    """When the latest submissions stood down, as far as nothing trained in between and nobody released the run."""
-    times: list[float] = []
-    for submission in reversed(run.submissions):
-        if submission.stood_down_at is None or submission.sequence < run.released_sequence:
-            break
-        times.append(submission.stood_down_at)
-    return times[::-1]
-
-
-def refused(run: Run) -> str:
-    """Slurm's words if it refused the submission that the run now depends on; '' otherwise. A refused *successor* is no
-    reason: the next attempt is submitted when the live one has ended."""
-    last = run.submissions[-1] if run.submissions else None
-    if last is None or last.state != SubmissionState.REJECTED or run.waiting:
-        return ""
-    endings = [a.ended_sequence for a in run.attempts if a.ended_sequence is not None]
-    decided_at = max([run.released_sequence, *endings])
-    return f"Slurm refused the job: {last.reason}" if last.sequence > decided_at else ""
-
-
-def why_hold(run: Run, seen: Observation, policy: Policy) -> str:
-    """Why this run must not go on by itself after its newest ending; '' if it may."""
-    ended = [a for a in run.attempts if not a.live and _counts(run, a)]
-    if not ended:
-        return ""
-    last = ended[-1]
-    if last.ending in (Ending.SETUP_FAILURE, Ending.NO_RESULT):
-        return f"attempt {last.number}: {last.ending}: {last.reason}"
-    if last.ending == Ending.OUT_OF_MEMORY and last_unsettled(run) is not None:
-        why = why_no_more_memory(run, seen)
-        return f"attempt {last.number}: {last.ending}: {why}" if why else ""
-    if last.ending == Ending.CANCELLED:
-        return f"attempt {last.number} was cancelled outside orch"
-    misses, most = without_progress(run), policy.endings_without_progress
-    if last.ending in COUNTED_ENDINGS and misses >= most:
-        return f"{misses} endings in a row without a newer checkpoint; the last: {last.ending}: {last.reason}"
-    return ""

@@ -48,7 +48,7 @@ default_profile: b
 successors_ahead: 0
 queue: share
 checkpoint: {interval: 90s, keep: 5}
-recovery: {endings_without_progress: 2, backoff: 1m, backoff_at_most: 1h}
+recovery: {endings_without_progress: 2, backoff: 1m, backoff_at_most: 1h, retries: {setup-failure: 2}}
 slurm: {conf: etc/slurm.conf, timeout: 5s}
 daemon: {every: 10s}
 env: {A: 1}
@@ -57,6 +57,7 @@ env: {A: 1}
     assert (a.time_s, a.lead_s, a.signal, a.gres, a.memory_bytes) == (45000, 600, "USR1", "gpu:2", 36 * 2**30)
     assert read.profile(None).name == "b"
     policy = read.policy
+    assert policy.retries == {"setup-failure": 2}
     assert (policy.successors_ahead, policy.finish_first, policy.checkpoint_interval_s, policy.checkpoints_kept) == (
         0, False, 90, 5)
     assert (policy.endings_without_progress, policy.backoff_s, policy.backoff_at_most_s) == (2, 60, 3600)
@@ -110,6 +111,9 @@ BAD_CONFIG = [
     (HEAD + "checkpoint: {keep: 1}\n", 4, "checkpoint.keep: 1 is too few", "half-written"),
     (HEAD + "checkpoint: {interval: 30}\n", 4, 'checkpoint.interval: "30" is not a duration', ""),
     (HEAD + "recovery: {backoff: 3}\n", 4, 'recovery.backoff: "3" is not a duration', ""),
+    (HEAD + "recovery: {retries: {crush: 3}}\n", 4, "recovery.retries.crush: is no ending that could be retried", '"crash"'),
+    (HEAD + "recovery: {retries: {cancelled: 3}}\n", 4, "recovery.retries.cancelled: is no ending", "setup-failure"),
+    (HEAD + "recovery: {retries: {crash: -1}}\n", 4, "recovery.retries.crash: -1 is below 0", "at once"),
     (HEAD + "daemon: {every: 1:00}\n", 4, "daemon.every: YAML reads 1:00 as the number 60", '"1:00"'),
     (HEAD + "env:\n  HF_TOKEN: abc\n", 5, "env.HF_TOKEN: looks like a secret", "env_file"),
     (HEAD + "env:\n  WANDB_API_KEY:\n", 5, "env.WANDB_API_KEY: looks like a secret", "env_file"),

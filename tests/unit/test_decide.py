@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from orchestrator.core import decide as do
 from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
-from orchestrator.core.news import news, without_progress
+from orchestrator.core.news import news
 from orchestrator.core.observation import Control, Observation, UpstreamSeen
+from orchestrator.core.recovery import without_progress
 from orchestrator.model import Phase, Policy, Run
 
 CONTROL = Control(seq=1, interval_s=POLICY.checkpoint_interval_s)

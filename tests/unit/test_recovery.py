@@ -1,0 +1,101 @@
+"""The rule of every ending: whether the run goes on, after which wait, and what ``orch explain`` says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import POLICY, ended, job, queued, run_of, seen, started
+
+from orchestrator.core import decide as do
+from orchestrator.core.decide import decide
+from orchestrator.core.recovery import RULES, rule_in_words, why_hold
+from orchestrator.model import RETRIED, Ending, Run
+
+LATER = 1e6
+
+
+def after(*endings: str, saves: bool = False) -> Run:
+    """A run whose attempts ended like this, one after the other, 100 s each; every one saved, or none did."""
+    story: list[Any] = []
+    for number, ending in enumerate(endings, 1):
+        begin = 1000.0 * number
+        story += [queued(number, begin), started(number, begin),
+                  ended(number, ending, begin + 100, reason="exit 1", checkpoint_step=number if saves else None)]
+    return run_of(*story)
+
+
+def test_every_ending_has_a_rule() -> None:
+    assert set(RULES) == set(Ending)
+
+
+@pytest.mark.parametrize("ending", sorted(Ending))
+def test_explain_names_the_rule_of_every_ending(ending: Ending) -> None:
+    words = rule_in_words(after(ending), POLICY)
+    assert words.startswith(f"rule for {ending}: ")
+    assert rule_in_words(run_of(queued(1)), POLICY) == ""
+
+
+@pytest.mark.parametrize(("ending", "words"), [
+    ("limit-saved", "rule for limit-saved: planned stop: the successor goes on"),
+    ("crash", "1 of at most 2 endings in a row without a newer checkpoint; after a back-off of"),
+    ("out-of-memory", "memory x 1.25 up to the largest node's"),
+    ("limit-unsaved", "lead x 2 up to half the limit"),
+    ("node-failure", "for 2h, unless that were more than 25% of the partition"),
+    ("setup-failure", "rule for setup-failure: held at once")])
+def test_a_rule_names_its_numbers(ending: str, words: str) -> None:
+    assert words in rule_in_words(after(ending), POLICY)
+
+
+def test_progress_takes_the_count_and_the_back_off_away() -> None:
+    assert rule_in_words(after("crash", "crash", "crash", saves=True), POLICY).endswith(
+        "it made progress, so nothing counts against it")
+
+
+@pytest.mark.parametrize("ending", ["setup-failure", "no-result"])
+def test_what_is_held_at_once_can_be_retried(ending: str) -> None:
+    """A node whose GPU is gone, a file server that is not there yet: with retries the next attempt comes after a back-off."""
+    twice = replace(POLICY, retries={Ending(ending): 2})
+    assert why_hold(after(ending), seen(), POLICY) == f"attempt 1: {ending}: exit 1"
+    assert why_hold(after(ending, ending), seen(), twice) == ""
+    assert why_hold(after(ending, ending, ending), seen(), twice).startswith("3 in a row")
+    [action] = decide(after(ending), seen(), twice, 1101.0)
+    assert isinstance(action, do.QueueAttempt) and 20 < action.delay_s < 40 and "back-off" in action.why
+
+
+def test_retries_of_one_kind_replace_the_common_count() -> None:
+    once = replace(POLICY, retries={Ending.CRASH: 1})
+    assert why_hold(after("crash"), seen(), once) == ""
+    assert why_hold(after("crash", "crash"), seen(), once).startswith("2 in a row")
+    assert why_hold(after("crash", "hung"), seen(), once) == ""
+    many = replace(POLICY, retries={Ending.CRASH: 9})
+    assert why_hold(after(*["crash"] * 9), seen(), many) == ""
+    assert why_hold(after(*["crash"] * 9, saves=True), seen(), once) == ""
+
+
+def test_a_memory_that_grows_can_be_limited_in_number() -> None:
+    once = replace(POLICY, retries={Ending.OUT_OF_MEMORY: 1})
+    story = ("out-of-memory", "out-of-memory")
+    assert why_hold(after(*story), seen(memory_at_most_bytes=2**40), once).startswith("2 in a row")
+
+
+def test_no_successor_waits_ahead_where_one_more_ending_would_hold_the_run() -> None:
+    """It would train before anybody could hold it: Slurm starts it within a second of a limit without a save."""
+    story = [queued(3, 3000.0), started(3, 3000.0)]
+    twice = run_of(*_events("limit-unsaved", "limit-unsaved"), *story)
+    [wait] = [a for a in decide(twice, seen(job(3, "RUNNING")), POLICY, 3001.0) if not isinstance(a, do.WriteControl)]
+    assert isinstance(wait, do.Wait) and "holds the run" in wait.why
+    once = run_of(*_events("limit-unsaved"), queued(2, 3000.0), started(2, 3000.0))
+    assert any(isinstance(a, do.QueueAttempt) for a in decide(once, seen(job(2, "RUNNING")), POLICY, 3001.0))
+
+
+def _events(*endings: str) -> list[Any]:
+    return [item for number, ending in enumerate(endings, 1)
+            for item in (queued(number, 1000.0 * number), started(number, 1000.0 * number),
+                         ended(number, ending, 1000.0 * number + 100))]
+
+
+def test_only_endings_that_the_daemon_answers_alone_can_be_given_retries() -> None:
+    """With the others a successor trains before any pass."""
+    assert {Ending.LIMIT_SAVED, Ending.NODE_FAILURE, Ending.CANCELLED, Ending.FINISHED}.isdisjoint(RETRIED)
