@@ -182,6 +182,7 @@ class Attempt:
     exit_code: int | None = None
     nodes: str = ""                    # Slurm's names, as n[1-2]
     knows_orch: bool = True            # its trainer speaks the protocol, so that a missing checkpoint means something
+    trainer_at: float | None = None    # its trainer began, and loads from here to its first step
     first_step_at: float | None = None
     saved_at: float | None = None      # when its latest save was complete
 

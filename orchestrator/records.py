@@ -95,6 +95,7 @@ class EndRecord(Record):
     notice_at: float | None = None
     saved_after_notice: bool = False   # a complete checkpoint, of a step not older than the notice
     checkpoint_step: int | None = None  # of the newest complete checkpoint, whoever wrote it
+    trainer_at: float | None = None    # its first START: what came before was queueing and start-up
     first_step_at: float | None = None
     last_step: int | None = None
     oom_kills: int = 0

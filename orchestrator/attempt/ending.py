@@ -57,7 +57,8 @@ def end_record(spec: AttemptSpec, start: StartRecord, outcome: Outcome, log: Tra
         # a trainer that says it stopped has not finished, whatever ran after it and whatever file that left
         finished_file=log.last_word != "stopped" and finished_file(spec, start),
         notice=outcome.notice, notice_at=outcome.notice_at, saved_after_notice=saved,
-        checkpoint_step=checkpoint.step if checkpoint else None, first_step_at=log.first_step_at,
+        checkpoint_step=checkpoint.step if checkpoint else None, trainer_at=log.started_at,
+        first_step_at=log.first_step_at,
         last_step=log.last_step, oom_kills=outcome.oom_kills, hung=outcome.hung, left_behind=outcome.left_behind,
         detail=outcome.hung_detail or outcome.ended_by_us)
 

@@ -22,6 +22,7 @@ class TrainerLog:
         self.speaks = False
         self.pid: int | None = None
         self.host = ""
+        self.started_at: float | None = None
         self.first_step_at: float | None = None
         self.last_step: int | None = None
         self.last_word: str | None = None
@@ -48,6 +49,7 @@ class TrainerLog:
         self.speaks = True
         if event == "start":
             self.pid, self.host, self.last_word = entry.get("pid"), str(entry.get("host", "")), None
+            self.started_at = self.started_at or float(entry["t"])
         if event == "first_step" and self.first_step_at is None:
             self.first_step_at = float(entry["t"])
         if event == "fenced":

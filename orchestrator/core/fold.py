@@ -163,7 +163,7 @@ def _ended(run: Run, event: Event) -> Run:
             a, ended_at=float(event["ended_at"]), ended_sequence=run.events, ending=Ending(event["ending"]),
             reason=str(event.get("reason", "")), checkpoint_step=event.get("checkpoint_step"),
             last_step=event.get("last_step"), exit_code=event.get("exit_code"), nodes=str(event.get("nodes") or ""),
-            first_step_at=event.get("first_step_at"), saved_at=event.get("saved_at"),
+            trainer_at=event.get("trainer_at"), first_step_at=event.get("first_step_at"), saved_at=event.get("saved_at"),
             knows_orch=bool(event.get("knows_orch", True)))
         if a.epoch == epoch and a.live else a
         for a in run.attempts)

@@ -120,7 +120,7 @@ def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
                    "nodes": _nodes(seen.job(attempt.submission_id)),
                    "checkpoint_step": _step_at_end(run, attempt, record, seen),
                    "last_step": _last_step(record),
-                   "first_step_at": _first_step_at(record),
+                   "trainer_at": _trainer_at(record), "first_step_at": _first_step_at(record),
                    "saved_at": record.saved_at if record else None,
                    "knows_orch": (end is not None and end.knows_orch) or (record is not None and record.knows_orch),
                    **({"left_behind": list(end.left_behind)} if end and end.left_behind else {})}
@@ -154,6 +154,12 @@ def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:
 
 def _nodes(job: object) -> str:
     return job.nodes if isinstance(job, JobSeen) else ""
+
+
+def _trainer_at(record: AttemptSeen | None) -> float | None:
+    if record is None:
+        return None
+    return record.end.trainer_at if record.end is not None and record.end.trainer_at else record.trainer_at
 
 
 def _first_step_at(record: AttemptSeen | None) -> float | None:

@@ -19,6 +19,7 @@ class AttemptSeen:
     saved_after_notice: bool = False
     saved_at: float | None = None      # when its latest save was complete, by its trainer's word
     last_step: int | None = None       # the latest step that its trainer spoke of
+    trainer_at: float | None = None    # its START
     first_step_at: float | None = None
     heard_at: float | None = None      # its trainer's latest line
     knows_orch: bool = False           # its trainer wrote lines at all

@@ -37,7 +37,8 @@ class Restarts:
 
     whole_s: Spread | None = None
     queue_s: Spread | None = None      # until the next attempt was taken
-    start_s: Spread | None = None      # from there to its first step: start-up and loading
+    start_s: Spread | None = None      # from there to the trainer's START: the script, Python, imports
+    load_s: Spread | None = None       # from there to its first step: reading the checkpoint
 
 
 def restarts(run: Run) -> Restarts:
@@ -47,7 +48,8 @@ def restarts(run: Run) -> Restarts:
     return Restarts(
         whole_s=spread([_between(a.ended_at, b.first_step_at) for a, b in pairs]),
         queue_s=spread([_between(a.ended_at, b.started_at) for a, b in pairs]),
-        start_s=spread([_between(b.started_at, b.first_step_at) for _, b in pairs]))
+        start_s=spread([_between(b.started_at, b.trainer_at) for _, b in pairs if b.trainer_at is not None]),
+        load_s=spread([_between(b.trainer_at, b.first_step_at) for _, b in pairs if b.trainer_at is not None]))
 
 
 def _between(begin: float | None, end: float | None) -> float:

@@ -46,7 +46,7 @@ def percent(share: float) -> str:
 def measured_lines(measured: Measured, restarts: Restarts) -> list[str]:
     parts = [("C", measured.stall_s), ("first save", measured.first_stall_s), ("write", measured.write_s),
              ("durable", measured.durable_s), ("step", measured.step_s), ("R", restarts.whole_s),
-             ("of it queue", restarts.queue_s), ("start-up", restarts.start_s)]
+             ("of it queue", restarts.queue_s), ("start-up", restarts.start_s), ("load", restarts.load_s)]
     words = [f"{name} {_seconds(value)}" for name, value in parts if value is not None]
     if measured.size_bytes is not None:
         words.append(f"size {format_size(measured.size_bytes.median)}")

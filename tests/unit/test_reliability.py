@@ -135,10 +135,10 @@ def test_lines_are_measured_and_the_first_save_is_kept_apart() -> None:
 
 def test_restarts_are_split() -> None:
     run = run_of(queued(1), started(1, 0), ended(1, "crash", 100, first_step_at=5),
-                 queued(2), started(2, 103), ended(2, "crash", 200, first_step_at=110))
+                 queued(2), started(2, 103), ended(2, "crash", 200, trainer_at=104, first_step_at=110))
     found = restarts(run)
-    assert found.whole_s is not None and found.queue_s is not None and found.start_s is not None
-    assert (found.whole_s.median, found.queue_s.median, found.start_s.median) == (10, 3, 7)
+    parts = (found.whole_s, found.queue_s, found.start_s, found.load_s)
+    assert [part.median for part in parts if part is not None] == [10, 3, 1, 6]
 
 
 def test_the_sum_is_worked_out() -> None:
