@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -25,6 +28,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ("orch",)) -> Iterator[
             yield (*path, name), command
 
 
+ROOT = Path(__file__).parents[2]
 ALL = list(commands(orch))
 
 
@@ -71,6 +75,12 @@ def test_the_list_of_commands_is_short_and_whole() -> None:
     listed = orch.get_help(click.Context(orch))
     for name, (_, line) in COMMANDS.items():
         assert name in listed and line in listed.replace("\n", " ") and len(line) < 70 and line.endswith(".")
+
+
+def test_the_pages_that_are_written_from_the_program_are_up_to_date() -> None:
+    """In a process of its own: click keeps the help option of whoever asked first."""
+    ran = subprocess.run([sys.executable, ROOT / "ops" / "docs.py", "--check"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stdout + ran.stderr
 
 
 def tree() -> dict[str, int]:
