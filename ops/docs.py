@@ -1,17 +1,22 @@
 """Writes what documentation says of commands and keys from the program itself: ``.venv/bin/python ops/docs.py``.
 
-docs/commands.md is every command's help. A test fails while a file says something else than the program.
+docs/commands.md is every command's help; the tables of keys in docs/configuration.md come from the types that parse
+them. A test fails while a file says something else than the program.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import click
+import msgspec
 
 from orchestrator.cli.main import orch
+from orchestrator.config import keys
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +42,44 @@ def commands_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"docs/commands.md": commands_page}
+def configuration_page() -> str:
+    """docs/configuration.md with its two tables of keys written anew; the rest stays as it is."""
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    for name, kind in (("orch.yaml", keys.ConfigFile), ("job.yaml", keys.JobFile)):
+        table = "\n".join(["| key | unit | default | meaning |", "|---|---|---|---|", *rows(kind)])
+        text, count = re.subn(rf"(<!-- keys of {name}[^\n]*-->\n).*?(\n<!-- end -->)",
+                              lambda match, table=table: match[1] + table + match[2], text, flags=re.DOTALL)
+        assert count == 1, f"docs/configuration.md has no place for the keys of {name}"
+    return text
+
+
+def rows(kind: type[msgspec.Struct], above: str = "") -> Iterator[str]:
+    """A line a key, those of inner mappings behind their own."""
+    for field in msgspec.structs.fields(kind):
+        inner, meta = inner_struct(field.type), next((m for m in get_args(field.type) if isinstance(m, msgspec.Meta)), None)
+        if meta is not None and not (inner is not None and field.default is None):
+            yield row(f"{above}{field.name}{':' if inner else ''}", field, meta)
+        if inner is not None:
+            named = "NAME: " if "dict" in str(field.type) else ""
+            yield from rows(inner, f"{above}{field.name}: {named}")
+
+
+def inner_struct(kind: Any) -> type[msgspec.Struct] | None:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    return next((found for part in get_args(kind) if (found := inner_struct(part)) is not None), None)
+
+
+def row(name: str, field: Any, meta: msgspec.Meta) -> str:
+    extra = meta.extra or {}
+    default = extra.get("default")
+    if default is None:
+        value = f"{field.default:g}" if isinstance(field.default, float) else field.default
+        default = f"`{value}`" if value is not None else "none"
+    return f"| `{name}` | {extra.get('unit', '')} | {default} | {meta.description} |"
+
+
+PAGES = {"docs/commands.md": commands_page, "docs/configuration.md": configuration_page}
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import threading
 from collections import deque
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Deque, Mapping, Tuple
 
 QUEUE_LINES_MAX = 1000
+_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]+")
 Entry = Tuple[Mapping[str, Any], str]                   # the JSON line, and the text for people or ""
 
 
@@ -120,8 +122,13 @@ def _append(descriptor: int, line: bytes) -> bool:
 
 
 def _say(text: str) -> None:
+    """One line, whatever is in the text: an error's message has several, a value may hold a carriage return."""
+    line = _CONTROL.sub(" ", text) + "\n"
     try:
-        sys.stdout.write(text + "\n")
+        try:
+            sys.stdout.write(line)
+        except UnicodeEncodeError:
+            sys.stdout.write(line.encode("ascii", "backslashreplace").decode())
         sys.stdout.flush()
-    except (OSError, ValueError):                       # nobody listens any more; that must not end a training
+    except Exception:                                   # nobody listens any more, or a stdout of the program's own fails
         pass

@@ -1,4 +1,4 @@
-"""This process as its supervisor sees it: its registration, its signals, its device."""
+"""This process as its supervisor sees it: its registration, its signals."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 from pathlib import Path
-from typing import Any, Callable, Tuple
+from typing import Any, Tuple
 
 from orch_trainer.files import Files
 
@@ -91,28 +90,3 @@ def _restore_in_child() -> None:
             Signals._installed.restore()
         except ValueError:
             pass
-
-
-def find_device() -> tuple[str, int | None]:
-    """Name and free bytes of the GPU that torch uses, else of the CPU's memory."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    try:
-        if cuda is not None and cuda.is_available():
-            return str(cuda.get_device_name()), int(cuda.mem_get_info()[0])
-    except (RuntimeError, AttributeError):
-        pass                                            # said as CPU; the supervisor checks the device itself
-    return "cpu", _quietly(_available_memory)
-
-
-def _available_memory() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise ValueError("no MemAvailable")
-
-
-def _quietly(read: Callable[[], int]) -> int | None:
-    try:
-        return read()
-    except (OSError, ValueError):
-        return None

@@ -23,6 +23,7 @@ from typing import Any, Callable, ContextManager, Iterator, Mapping, NoReturn
 
 from orch_trainer.alive import SAVING, Alive, Pulse, write_every_s
 from orch_trainer.checkpoint import Checkpoints, complete_checkpoints, read_checkpoint
+from orch_trainer.device import Memory, find_device
 from orch_trainer.fence import Fence, Fenced
 from orch_trainer.files import Files
 from orch_trainer.lines import Lines, plain
@@ -32,7 +33,7 @@ from orch_trainer.ranks import Agree, Rounds, Team, find_team
 from orch_trainer.save import FAILED, FENCED, FINE, Save
 from orch_trainer.settings import Settings, read_settings
 from orch_trainer.stacks import dump_on_signal
-from orch_trainer.telling import Teller
+from orch_trainer.telling import Teller, in_words
 from orch_trainer.watch import Watch
 
 EXIT_STOPPED = 75
@@ -45,20 +46,24 @@ class Training:
     checkpoint_dir  where checkpoints belong (default: orch's, else ./checkpoints)
     keep            complete checkpoints to keep (default: orch's, else 3)
     interval_s      seconds from the start of a save to the start of the next (default: orch's, else 600)
+    total_steps     the step after which training is complete: lines then say what is left and how long it takes
     config          what the START line shows
     agree           for several ranks without torch.distributed: element-wise maximum over all ranks
     clock, environ, files, background: for tests; background=False neither starts a thread nor handles signals
     """
 
     def __init__(self, *, checkpoint_dir: Path | str | None = None, keep: int | None = None,
-                 interval_s: float | None = None, config: Mapping[str, Any] | None = None, agree: Agree | None = None,
-                 clock: Any = time, environ: Mapping[str, str] | None = None, files: Files | None = None,
-                 background: bool = True) -> None:
+                 interval_s: float | None = None, total_steps: int | None = None,
+                 config: Mapping[str, Any] | None = None, agree: Agree | None = None, clock: Any = time,
+                 environ: Mapping[str, str] | None = None, files: Files | None = None, background: bool = True) -> None:
         if keep is not None and keep < 1:
             raise ValueError("Training(keep={}): at least 1".format(keep))
+        if total_steps is not None and total_steps < 1:
+            raise ValueError("Training(total_steps={}): at least 1".format(total_steps))
         self._environ = os.environ if environ is None else environ
         self._settings = read_settings(self._environ, checkpoint_dir, interval_s, keep)
         self._config = dict(config or {})
+        self._total_steps = None if total_steps is None else int(total_steps)
         self._agree = agree
         self._clock = clock
         self._monotonic: Callable[[], float] = clock.monotonic
@@ -73,8 +78,9 @@ class Training:
                           deadline=self._settings.deadline, saved_step=self._resume_step)
         self._team = Team(0, 1, None)
         self._pulse = Pulse()
+        self._memory = Memory(None if self._settings.attempt_dir is None else self._settings.attempt_dir / "memory.csv")
         self._lines = Lines(None, silent=True)
-        self._tell = Teller(self._lines, clock)
+        self._tell = self._new_teller()
         self._watch = self._new_watch()
         self._removal: threading.Thread | None = None
         self._is_finished = self._is_left = False
@@ -106,7 +112,7 @@ class Training:
         if settings.attempt_dir is not None:
             settings.attempt_dir.mkdir(parents=True, exist_ok=True)
         self._lines = Lines(settings.attempt_dir / "trainer.jsonl" if settings.attempt_dir else None, silent=not leads)
-        self._tell = Teller(self._lines, self._clock)
+        self._tell = self._new_teller()
         self._watch = self._new_watch()
         if self._background and not self._signals.install(settings.signals):
             self._lines.say("orch: Training was entered outside the main thread: signals are not handled")
@@ -118,9 +124,9 @@ class Training:
             self._sweep()
         self._watch.begin()
         if leads:
-            self._tell.start(attempt=settings.attempt, resume_from=self.resume_from, resume_step=self._resume_step,
-                             rank=self._team.rank, ranks=self._team.size, interval_s=self._pace.interval_s,
-                             config=self._config)
+            self._tell.start(find_device(self._environ), attempt=settings.attempt, resume_from=self.resume_from,
+                             resume_step=self._resume_step, rank=self._team.rank, ranks=self._team.size,
+                             interval_s=self._pace.interval_s, config=self._config)
         if self._background:
             self._watch.start()
         return self
@@ -133,8 +139,8 @@ class Training:
         if self._is_left:
             return
         if error is not None:
-            self._tell.write("failed", "FAILED  step {}  {!r}".format(self._pace.step, error), step=self._pace.step,
-                             error="{}: {}".format(type(error).__name__, error))
+            self._tell.write("failed", "FAILED  step {}  {}".format(self._pace.step, in_words(error)),
+                             step=self._pace.step, error=in_words(error))
         elif not self._is_finished:
             self._leave_early()
         if self._removal is not None:
@@ -229,8 +235,9 @@ class Training:
             if self._team.leads:
                 self._retire(save.step)
         else:
-            self._tell.write("save_failed", "WARNING: no checkpoint of step {}: {!r}".format(save.step, save.error),
-                             step=save.step, error=str(save.error or "failed on another rank"))
+            why = "failed on another rank" if save.error is None else in_words(save.error)
+            self._tell.write("save_failed", "WARNING: no checkpoint of step {}: {}".format(save.step, why),
+                             step=save.step, error=why)
         if self._rounds is not None:
             self._rounds.saved(stop=self._pace.stop_due(self._clock.time()))
         return grade
@@ -297,7 +304,7 @@ class Training:
             raise SystemExit(1)
         self._watch.poll()                              # the notice's line, if its round has not come yet
         self._tell.write("stopped", "STOPPED  step {}  {}  newest checkpoint: {}".format(
-            step, self._pace.stop_reason or "signal", _or_none(self._pace.saved_step)), step=step)
+            step, self._watch.stop_reason, _or_none(self._pace.saved_step)), step=step)
         self._is_left = True
         self._signals.ignore()
         if "TORCHELASTIC_RUN_ID" in self._environ:      # torchrun would restart what exits with another code
@@ -338,12 +345,15 @@ class Training:
                        noticed=self._pace.stopping):
             self._pace.stop("signal")
 
+    def _new_teller(self) -> Teller:
+        return Teller(self._lines, self._clock, self._memory, self._total_steps)
+
     def _new_watch(self) -> Watch:
         settings, alive = self._settings, None
         if settings.attempt_dir is not None and self._team.leads:
             alive = Alive(settings.attempt_dir / "alive.json", self._pulse, epoch=settings.epoch,
                           every_s=write_every_s(self._environ))
-        return Watch(settings, self._signals, self._pace, self._lines, self._clock, alive)
+        return Watch(settings, self._signals, self._pace, self._lines, self._clock, alive, self._memory)
 
 
 def _resume(settings: Settings) -> tuple[Path | None, int | None]:

@@ -6,22 +6,23 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from typing import Any, Callable
 
 from orch_trainer.alive import Alive
 from orch_trainer.control import read_control, read_notice
+from orch_trainer.device import Memory
 from orch_trainer.lines import Lines
 from orch_trainer.pace import Pace
 from orch_trainer.process import Signals
 from orch_trainer.settings import Settings
+from orch_trainer.telling import in_words
 
 POLL_S = 2.0
 
 
 class Watch:
     def __init__(self, settings: Settings, signals: Signals, pace: Pace, lines: Lines, clock: Any,
-                 alive: Alive | None) -> None:
+                 alive: Alive | None, memory: Memory) -> None:
         self._settings = settings
         self._signals = signals
         self._pace = pace
@@ -29,6 +30,7 @@ class Watch:
         self._wall: Callable[[], float] = clock.time
         self._monotonic: Callable[[], float] = clock.monotonic
         self._alive = alive
+        self._memory = memory
         self._seq = -1
         self._notice_reason: str | None = None
         self._said: tuple[str, float | None] | None = None
@@ -56,14 +58,20 @@ class Watch:
         if self._thread is not None:
             self._thread.join(timeout=5)
 
+    @property
+    def stop_reason(self) -> str:
+        """As the supervisor told it, if it did: a bare signal does not say why it was sent."""
+        return self._notice_reason or self._pace.stop_reason or "signal"
+
     def poll(self) -> None:
-        """One round: wishes, notice, the queued lines. Nothing to do where another thread is in the middle of one."""
+        """One round: wishes, notice, memory, the queued lines. Nothing to do where another thread is in the middle of one."""
         if not self._round.acquire(blocking=False):
             return
         try:
             self._read_control()
             self._read_notice()
             self._say_notice()
+            self._memory.read_if_due(self._monotonic())
             self._lines.flush()
         finally:
             self._round.release()
@@ -77,8 +85,8 @@ class Watch:
                 self._wake.clear()
                 self._show_life()                       # before what may hang: it must be known before it lasts
                 self.poll()
-            except Exception:                           # a dead thread would be deaf to every later notice
-                self._lines.say("orch: reading control.json failed\n" + traceback.format_exc())
+            except Exception as error:                  # a dead thread would be deaf to every later notice
+                self._lines.say("orch: reading control.json failed: {}".format(in_words(error)))
 
     def _show_life(self) -> None:
         """Only from this thread: without it nobody can tell a hung trainer from one that shows nothing."""
@@ -116,7 +124,7 @@ class Watch:
         """Again when notice.json tells more than the bare signal before it."""
         if not self._pace.stopping:
             return
-        said = (self._notice_reason or self._pace.stop_reason or "signal", self._pace.deadline)
+        said = (self.stop_reason, self._pace.deadline)
         if said != self._said:
             self._said = said
             left = "" if said[1] is None else "  {:.0f} s left".format(said[1] - self._wall())

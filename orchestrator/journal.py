@@ -86,6 +86,7 @@ class LockedJournal:
     def __init__(self, run_dir: Path, clock: Callable[[], float]) -> None:
         self._run_dir = run_dir
         self._clock = clock
+        self._appended: list[Event] = []
 
     def length(self) -> int:
         return length(self._run_dir)
@@ -96,7 +97,7 @@ class LockedJournal:
         Raises StorageError if it could not be written whole; the journal is then as long as before.
         """
         entry: Event = {"event": event, "t": round(self._clock(), 3), **context}
-        line = _line(entry)
+        events, line = [entry], _line(entry)
         assert len(line) <= LINE_AT_MOST_BYTES, f"a journal line of {len(line)} bytes"
         path = journal_path(self._run_dir)
         try:
@@ -108,12 +109,20 @@ class LockedJournal:
             torn = self._cut_torn_line(descriptor, size)
             if torn:
                 size = os.fstat(descriptor).st_size
-                note = _line({"event": "note", "t": entry["t"], "text": f"dropped a torn line: {torn}"})
-                line = note + line if size else line + note  # "submit" stays the first event
+                note: Event = {"event": "note", "t": entry["t"], "text": f"dropped a torn line: {torn}"}
+                events = [note, entry] if size else [entry, note]  # "submit" stays the first event
+                line = b"".join(map(_line, events))
             _write_or_undo(descriptor, line, size, path)
         finally:
             os.close(descriptor)
+        self._appended += events
         return entry
+
+    def take_appended(self) -> list[Event]:
+        """What was written since this was asked last, in order, a note about a torn line among it: whoever holds the lock and
+        the fold of what was there before folds these, and need not read the journal again."""
+        events, self._appended = self._appended, []
+        return events
 
     @staticmethod
     def _cut_torn_line(descriptor: int, size: int) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from orchestrator.states import ENDED_STATES as ENDED_STATES
+
 TAG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 EXIT_FINISHED = 0
@@ -277,6 +279,25 @@ class JobSeen:
     start_at: float | None = None      # a guess while the job is pending: never enters exposure
     end_at: float | None = None        # a guess while it runs
     restart_count: int = 0
+    exit_code: str = ""                # "CODE:SIGNAL", or "" if unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job that runs or waits, whoever's it is, as the whole queue is listed. Ids are text: ``9_[2-10%2]``, ``8+1``."""
+
+    job_id: str
+    user: str
+    partition: str
+    state: str
+    priority: int
+    reason: str = ""
+    nodes: str = ""
+    dependency: str = ""
+    start_at: float | None = None      # a guess while it waits
+    end_at: float | None = None        # when its limit strikes, while it runs
+    name: str = ""
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +313,3 @@ class SlurmSilent:
 
 
 JobSighting = JobSeen | JobGone | SlurmSilent
-
-ENDED_STATES = frozenset({
-    "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE",
-    "REVOKED", "LAUNCH_FAILED",
-})

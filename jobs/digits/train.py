@@ -95,7 +95,7 @@ def main():
     options = parser.parse_args()
     train, held_out = read_digits(DATA)
 
-    with Training(config={"steps": options.steps, "hidden": options.hidden, "seed": options.seed}) as training:
+    with Training(total_steps=options.steps, config={"hidden": options.hidden, "seed": options.seed}) as training:
         step, state = 0, new_state(options.seed, options.hidden)
         if training.resume_from:
             with np.load(training.resume_from / "state.npz") as saved:

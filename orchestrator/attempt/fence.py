@@ -7,18 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-from orchestrator.attempt.processes import (
-    Process,
-    all_pids,
-    boot_id,
-    describe,
-    environment_of,
-    is_alive,
-    label,
-    read_stat,
-    send,
-)
+from orchestrator.attempt.processes import Process, describe, label, send
 from orchestrator.attempt.take import starts
+from orchestrator.host import all_pids, boot_id, environment_of, is_alive, read_stat
 
 GONE_WITHIN_S = 10.0
 

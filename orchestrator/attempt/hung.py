@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.attempt import commands, target
-from orchestrator.attempt.processes import Process, catches, describe, is_alive, read_stat, send
+from orchestrator.attempt.processes import Process, catches, describe, send
 from orchestrator.attempt.trainer import here, registered
+from orchestrator.host import is_alive, read_stat
 
 DUMP_WITHIN_S = 3.0
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.attempt.processes import is_alive
+from orchestrator.host import is_alive
 from orchestrator.records import AttemptSpec
 
 FACTOR = 5.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from orchestrator.host import all_pids, is_alive, read_stat
 
 Signal = signal.Signals
 
@@ -39,33 +40,6 @@ def become_subreaper() -> bool:
         return int(ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
     except (OSError, AttributeError):
         return False
-
-
-def read_stat(pid: int) -> tuple[int, int, str, str] | None:
-    """Parent, start time, state and name; None if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return None
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    return int(fields[1]), int(fields[19]), fields[0], name
-
-
-def is_alive(pid: int, start: int) -> bool:
-    """Whether this very process runs; a zombie does not."""
-    stat = read_stat(pid)
-    return stat is not None and stat[1] == start and stat[2] not in "ZX"
-
-
-def start_of(pid: int) -> int:
-    stat = read_stat(pid)
-    return stat[1] if stat else 0
-
-
-def all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descendants(root: int) -> list[Process]:
@@ -164,29 +138,12 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def environment_of(pid: int) -> dict[str, str]:
-    """The environment this process was started with; empty if it may not be read or there is none."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = file.read().split(b"\0")
-    except OSError:
-        return {}
-    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in entries if b"=" in entry)
-    return {key: value for key, _, value in pairs}
-
-
 def resident_bytes(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
-
-
-def boot_id() -> str:
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-    return ""
 
 
 def signal_number(name: str) -> int:

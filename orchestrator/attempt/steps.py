@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from orchestrator.attempt.processes import Process, all_pids, describe, environment_of, read_stat
+from orchestrator.attempt.processes import Process, describe
 from orchestrator.attempt.target import choose
+from orchestrator.host import all_pids, environment_of, read_stat
 
 
 def step_programs(folder: Path, epoch: int) -> list[Process]:

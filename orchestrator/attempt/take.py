@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.attempt.papers import say
-from orchestrator.attempt.processes import boot_id, start_of
 from orchestrator.attempt_files import read_record
 from orchestrator.checkpoints import newest_complete
 from orchestrator.folders import attempt_dir, checkpoint_dir, fsync_folder, replace_file
+from orchestrator.host import boot_id, pid_namespace, start_of
 from orchestrator.records import AttemptSpec, StartRecord
 
 LOCK_WAIT_S = 60.0
@@ -50,7 +50,9 @@ def starts(run_dir: Path) -> list[StartRecord]:
 
 
 def settle_number(spec: AttemptSpec, me: Identity) -> AttemptSpec:
-    """The attempt this execution takes: the one it was submitted for, or a new one when the site requeued the job.
+    """The attempt this execution takes: the one it was submitted for, or a new one when Slurm runs the job again: requeued by
+    the site, or after slurmctld lost what it knew of the first time (then the restart count is the same). Whether the first
+    is over, the gate finds out.
 
     Raises NotTaken when the attempt is another job's.
     """
@@ -58,7 +60,7 @@ def settle_number(spec: AttemptSpec, me: Identity) -> AttemptSpec:
     taken = read_record(attempt_dir(run_dir, spec.number) / "start.json", StartRecord)
     if taken is None:
         return spec
-    if taken.job_id != me.job_id or taken.restart_count >= me.restart_count:
+    if taken.job_id != me.job_id or taken.restart_count > me.restart_count:
         raise NotTaken(f"attempt {spec.number} was taken by job {taken.job_id} (restart {taken.restart_count})")
     number = spec.number + 1
     while not _claim(attempt_dir(run_dir, number)):
@@ -66,7 +68,7 @@ def settle_number(spec: AttemptSpec, me: Identity) -> AttemptSpec:
     moved = replace(spec, number=number)
     replace_file(attempt_dir(run_dir, number) / "spec.json", moved.to_json())
     _redirect_output(attempt_dir(run_dir, number) / "out.log")
-    say(f"orch: job {me.job_id} was requeued by the site (restart {me.restart_count}): this is attempt {number}")
+    say(f"orch: job {me.job_id} is run again (restart {me.restart_count}): this is attempt {number}")
     return moved
 
 
@@ -106,7 +108,8 @@ def take(spec: AttemptSpec, me: Identity, asked_about: int, *, deadline: float |
         record = StartRecord(
             number=spec.number, submission_id=spec.submission_id, job_id=me.job_id, restart_count=me.restart_count,
             epoch=epoch, host=me.host, boot_id=boot_id(), pid=os.getpid(), pid_start=start_of(os.getpid()),
-            started_at=started_at, deadline=deadline, resume_from=str(checkpoint.path) if checkpoint else None,
+            pid_namespace=pid_namespace(), started_at=started_at, deadline=deadline,
+            resume_from=str(checkpoint.path) if checkpoint else None,
             resume_step=checkpoint.step if checkpoint else None)
         _link(folder, record)
     return record

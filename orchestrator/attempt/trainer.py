@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from orchestrator.attempt.processes import Process, is_alive
+from orchestrator.attempt.processes import Process
+from orchestrator.host import is_alive
 from orchestrator.trainer_control import read_control
 
 LAST_WORDS = frozenset({"finished", "stopped", "failed"})

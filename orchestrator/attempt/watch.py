@@ -22,11 +22,12 @@ from orchestrator.attempt.launch import REPORTS_WITHIN_S, NoticeStep
 from orchestrator.attempt.life import Learnt, Life, hung_after_s, life_json, read_learnt, read_sign
 from orchestrator.attempt.listen import Listener
 from orchestrator.attempt.papers import Papers, say
-from orchestrator.attempt.processes import Process, describe, is_alive, label, send_all
+from orchestrator.attempt.processes import Process, describe, label, send_all
 from orchestrator.attempt.steady import SteadyClock
 from orchestrator.attempt.take import starts
 from orchestrator.attempt.trainer import TrainerLog, here, registered, stop_asked
 from orchestrator.folders import attempt_dir
+from orchestrator.host import is_alive
 from orchestrator.records import AttemptSpec, StartRecord
 
 BEAT_S = 30.0

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from orchestrator import journal
 from orchestrator.attempt import commands
-from orchestrator.attempt.processes import boot_id, is_alive
 from orchestrator.attempt.take import Identity, starts
 from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import newest_complete
@@ -17,6 +16,7 @@ from orchestrator.core.fold import fold
 from orchestrator.core.gate import GateAnswer, Leave, Predecessor, Upstream, ask
 from orchestrator.errors import JournalError
 from orchestrator.folders import attempt_dir, checkpoint_dir
+from orchestrator.host import boot_id, is_alive, nothing_there
 from orchestrator.model import ENDED_STATES, JobGone, JobSeen, JobSighting, Phase, Run
 from orchestrator.records import AttemptSpec, EndRecord, StartRecord
 
@@ -85,13 +85,14 @@ def look_at(run: Run, run_dir: Path, start: StartRecord, me: Identity, pulse: Pu
     """The predecessor as its folder, its process and Slurm tell of it.
 
     Our own job under a lower restart count is over by definition (a site that requeues), and whatever may live on of it the
-    fence ends. By our own job's id Slurm can only tell of us, also where it has lost its state and counts anew.
+    fence ends. So it is under the same count where nothing of it is there (slurmctld lost what it knew of the start). By our
+    own job's id Slurm can only tell of us, also where it has lost its state and counts anew.
     """
     folder = attempt_dir(run_dir, start.number)
     end = read_record(folder / "end.json", EndRecord)
     checkpoint = newest_complete(checkpoint_dir(run_dir))
     same_id = start.job_id == me.job_id
-    requeued = same_id and start.restart_count < me.restart_count
+    requeued = same_id and (start.restart_count < me.restart_count or bool(nothing_there(run_dir, start)))
     job = JobGone() if same_id else commands.look_at_job(start.job_id)
     age_s = None if requeued else pulse.age_s(folder)
     saved = saved_after_notice(end.notice_at if end else None, start, checkpoint)

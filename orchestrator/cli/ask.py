@@ -6,6 +6,7 @@ import time
 
 import click
 
+from orchestrator.cli.completion import complete_run
 from orchestrator.cli.context import open_ports, print_json
 from orchestrator.errors import UserError
 from orchestrator.model import Phase, Run
@@ -23,7 +24,7 @@ def _report(run: Run, sentence: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("tag")
+@click.argument("tag", shell_complete=complete_run)
 @_json_option
 def hold(tag: str, as_json: bool) -> None:
     """Let the live attempt go on, and start nothing after it until `orch release`.
@@ -37,13 +38,13 @@ def hold(tag: str, as_json: bool) -> None:
 
     ports, _ = open_ports(any_config=True)
     run = requests.hold(ports, tag)
-    publish_state(ports.repository)
+    publish_state(ports)
     live = f"; attempt {run.live.number} goes on" if run.live else ""
     _report(run, f"{tag} is held{live}", as_json)
 
 
 @click.command()
-@click.argument("tag")
+@click.argument("tag", shell_complete=complete_run)
 @_json_option
 def release(tag: str, as_json: bool) -> None:
     """Let a held run go on; what held it no longer counts against it.
@@ -57,13 +58,13 @@ def release(tag: str, as_json: bool) -> None:
 
     ports, _ = open_ports(any_config=True)
     run = requests.release(ports, tag)
-    publish_state(ports.repository)
+    publish_state(ports)
     jobs = [s.job_id for s in run.waiting if s.job_id]
     _report(run, f"{tag} goes on" + (f" (job {jobs[0]})" if jobs else ""), as_json)
 
 
 @click.command()
-@click.argument("tag")
+@click.argument("tag", shell_complete=complete_run)
 @click.option("--now", is_flag=True, help="End it at once; training since the last checkpoint is lost.")
 @_json_option
 def cancel(tag: str, now: bool, as_json: bool) -> None:
@@ -78,7 +79,7 @@ def cancel(tag: str, now: bool, as_json: bool) -> None:
 
     ports, _ = open_ports(any_config=True)
     run = requests.cancel(ports, tag, now=now)
-    publish_state(ports.repository)
+    publish_state(ports)
     waiting = [] if as_json or run.phase == Phase.FINISHED else requests.dependents(ports, tag)
     if run.phase == Phase.FINISHED:
         sentence = f"{tag} is finished; nothing was cancelled"
@@ -93,7 +94,7 @@ def cancel(tag: str, now: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("tag")
+@click.argument("tag", shell_complete=complete_run)
 @click.option("--for", "states", default="finished", show_default=True, metavar="STATE,...",
               help="Some of finished, held, cancelled.")
 @click.option("--timeout", metavar="2h", help="Give up after this long (exit 9).")
@@ -101,7 +102,8 @@ def cancel(tag: str, now: bool, as_json: bool) -> None:
 def wait(tag: str, states: str, timeout: str | None, as_json: bool) -> None:
     """Wait until a run has come to one of these states; passes over all runs meanwhile, as a daemon would.
 
-    A run that is over or held in another state ends the wait at once (exit 4).
+    A run that is over or held in another state ends the wait at once (exit 4). While Slurm does not answer it waits on, and
+    says so.
 
     \b
     orch wait resnet-a --for finished,held --timeout 2h
@@ -121,5 +123,5 @@ def wait(tag: str, states: str, timeout: str | None, as_json: bool) -> None:
         raise UserError(f"--timeout: {error}") from None
     ports, config = open_ports(any_config=True)
     run = requests.wait_for(ports, tag, wanted, timeout_s=timeout_s, every_s=min(5.0, config.every_s), sleep=time.sleep,
-                            monotonic=time.monotonic)
+                            monotonic=time.monotonic, say=lambda sentence: click.echo(f"orch: {sentence}", err=True))
     _report(run, f"{tag} is {run.phase}" + (f": {run.phase_reason}" if run.phase_reason else ""), as_json)

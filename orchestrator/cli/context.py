@@ -58,7 +58,8 @@ def open_ports(*, any_config: bool = False) -> tuple[Ports, Config]:
     name = str(conf or os.environ.get("SLURM_CONF") or "")
     return Ports(
         repository=repository, slurm=SlurmCommands(conf=conf, timeout_s=config.slurm_timeout_s),
-        slurm_name="" if name == SYSTEM_CONF else name, policy=config.policy, clock=time.time,
+        slurm_name="" if name == SYSTEM_CONF else name, policy=config.policy, notify=config.notify,
+        clock=time.time,
         new_id=lambda: secrets.token_hex(6)), config
 
 

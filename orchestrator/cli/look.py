@@ -2,57 +2,81 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from orchestrator.cli.completion import complete_run
 from orchestrator.cli.context import open_ports, print_json
+from orchestrator.cli.terminal import show, terminal_width
+
+if TYPE_CHECKING:
+    from orchestrator.control.ports import Ports
+    from orchestrator.views.status import View
 
 
 @click.command()
-@click.argument("tag", required=False)
+@click.argument("tag", required=False, shell_complete=complete_run)
+@click.option("--all", "everything", is_flag=True, help="Also what ended more than a day ago; with TAG all that happened.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
-def status(tag: str | None, as_json: bool) -> None:
-    """One line a run; with TAG its attempts with their endings, idle time and lost work, and its checkpoints.
+def status(tag: str | None, everything: bool, as_json: bool) -> None:
+    """One line a run. With TAG: its attempts with lost work and the idle time after each, what happened when, what waits,
+    its checkpoints, M and T*.
 
     \b
     orch status
     orch status resnet-a --json
     """
-    from orchestrator import folders
-    from orchestrator.checkpoints import complete_checkpoints
-    from orchestrator.control.look import look_at, look_at_all
-    from orchestrator.views import facts
-    from orchestrator.views.status import run_lines, status_lines
+    from orchestrator.views.status import View
 
     ports, _ = open_ports(any_config=True)
+    view = View(now=ports.clock(), width=terminal_width(), everything=everything)
     if tag is not None:
-        seen = look_at(ports, tag)
-        if as_json:
-            print_json({**facts.run_as_json(seen.run, seen.jobs, seen.progress), "reliability": seen.setting.as_event(),
-                        "slurm_silent": seen.silent})
-            return
-        checkpoints = complete_checkpoints(folders.checkpoint_dir(folders.run_dir(ports.repository, tag)))
-        lines = run_lines(seen.run, seen.jobs, seen.progress, checkpoints, ports.clock(), seen.setting)
-        if seen.silent:
-            lines += ["", f"Slurm does not answer: {seen.silent}"]
-        click.echo("\n".join(lines))
+        _one(ports, tag, view, as_json)
+    else:
+        _all(ports, view, as_json)
+
+
+def _one(ports: Ports, tag: str, view: View, as_json: bool) -> None:
+    from orchestrator.control.look import whole_of
+    from orchestrator.views.facts import run_as_json
+    from orchestrator.views.status import run_lines
+
+    whole = whole_of(ports, tag)
+    if not as_json:
+        show(run_lines(whole, view))
         return
-    looks, errors, silent = look_at_all(ports)
+    run = run_as_json(whole.shown.run, whole.shown.jobs, whole.shown.progress)
+    for attempt in run["attempts"]:
+        saves = whole.saves.get(attempt["attempt"])
+        attempt["saves"] = saves.count if saves is not None else None
+    print_json({**run, "reliability": whole.setting.as_event() if whole.setting else None, "slurm_silent": whole.silent,
+                "timeline": [{"at": moment.at, "words": moment.words} for moment in whole.moments]})
+
+
+def _all(ports: Ports, view: View, as_json: bool) -> None:
+    from orchestrator.control.look import look_at_all
+    from orchestrator.views.facts import run_as_json
+    from orchestrator.views.status import status_lines
+    from orchestrator.views.text import one_line
+
+    shown, errors, silent = look_at_all(ports)
     if as_json:
-        print_json({"runs": [facts.run_as_json(look.run, look.jobs, look.progress) for look in looks],
+        print_json({"runs": [run_as_json(one.run, one.jobs, one.progress) for one in shown],
                     "errors": [str(error) for error in errors], "slurm_silent": silent})
         return
-    if looks:
-        click.echo("\n".join(status_lines([(k.run, k.jobs, k.progress) for k in looks], ports.clock())))
+    if shown:
+        show(status_lines(shown, view))
     elif not errors:
         click.echo("no runs yet: `orch new TAG`, then `orch submit TAG`")
     for error in errors:
         click.echo(f"damaged: {error}\n         {error.hint}", err=True)
     if silent:
-        click.echo(f"Slurm does not answer: {silent}", err=True)
+        click.echo(f"Slurm does not answer: {one_line(silent)}", err=True)
 
 
 @click.command()
-@click.argument("tag")
+@click.argument("tag", shell_complete=complete_run)
 @click.option("--interval", "the_interval", is_flag=True, help="How M and the checkpoint interval came about, worked out.")
 def explain(tag: str, the_interval: bool) -> None:
     """What the next pass would note and do about this run, and why; nothing is done.

@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "new": ("repository", "Make a job folder to fill in."),
     "submit": ("submit", "Queue a run and its successor."),
     "status": ("look", "One line a run; with TAG its attempts, endings, checkpoints."),
+    "watch": ("watch", "The same, live."),
+    "queue": ("queue", "Everybody's jobs in this Slurm, in their order."),
     "logs": ("logs", "What a run printed, also into the next attempt."),
     "explain": ("look", "What the next pass would do about a run, and why."),
     "hold": ("ask", "Let the live attempt go on and start nothing after it."),
@@ -26,6 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wait": ("ask", "Wait until a run is finished, held or cancelled."),
     "daemon": ("daemon", "Passes over all runs, one after another."),
     "tick": ("daemon", "One pass over all runs."),
+    "notify": ("notify:notify_group", "Try the channels that orch tells people by."),
+    "completion": ("completion", "Let the shell complete commands, options and tags."),
+    "reliability": ("reliability", "Interruptions over all runs: M, endings, changes, bad nodes."),
+    "plan": ("plan", "Checkpoint interval, storage and copies, and their cost."),
     "vendor": ("repository", "Copy the trainer library into this repository, for containers."),
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from orchestrator.cli.completion import complete_job
 from orchestrator.cli.context import find_repository
 
 
@@ -25,7 +26,8 @@ def init() -> None:
 
 @click.command()
 @click.argument("tag")
-@click.option("--from", "source", metavar="TAG", help="Copy that job's folder instead of a template.")
+@click.option("--from", "source", metavar="TAG", shell_complete=complete_job,
+              help="Copy that job's folder instead of a template.")
 def new(tag: str, source: str | None) -> None:
     """Make a job folder: jobs/TAG/job.sh with the command and a commented jobs/TAG/job.yaml.
 

@@ -6,12 +6,14 @@ import os
 
 import click
 
+from orchestrator.cli.completion import complete_job, complete_run
 from orchestrator.cli.context import open_ports, print_json
 
 
 @click.command()
-@click.argument("tag")
-@click.option("--after", multiple=True, metavar="TAG|JOBID", help="Wait for the real end of that run, or for that job.")
+@click.argument("tag", shell_complete=complete_job)
+@click.option("--after", multiple=True, metavar="TAG|JOBID", shell_complete=complete_run,
+              help="Wait for the real end of that run, or for that job.")
 @click.option("--profile", metavar="NAME", help="Resources from this profile of orch.yaml.")
 @click.option("--memory", metavar="36G", help="Memory of this run instead of the profile's.")
 @click.option("--again", is_flag=True, help="Continue a run that is over or held, with job.sh and resources as they are now.")
@@ -45,7 +47,7 @@ def submit(
             click.echo(script, nl=False)
         return
     result = use.submit(ports, spec, again=again)
-    publish_state(ports.repository)
+    publish_state(ports)
     jobs = [s.job_id for s in result.run.waiting if s.job_id]
     live = result.run.live
     if as_json:

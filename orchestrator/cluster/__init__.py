@@ -3,7 +3,7 @@
 Owns the daemons' configuration, start and end. Submits nothing, reads no run, and touches no process but this cluster's.
 """
 
-from orchestrator.cluster.boot import Boot, at_boot, not_at_boot, short_path
+from orchestrator.cluster.boot import Boot, at_boot, not_at_boot
 from orchestrator.cluster.commands import Node
 from orchestrator.cluster.lifecycle import (
     Cluster,
@@ -24,6 +24,7 @@ from orchestrator.cluster.lifecycle import (
 )
 from orchestrator.cluster.machine import missing_programs
 from orchestrator.cluster.spec import ClusterSpec, Tracking
+from orchestrator.startup import short_path
 
 __all__ = [
     "Boot",

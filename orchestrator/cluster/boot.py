@@ -13,12 +13,13 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import startup
 from orchestrator.cluster.daemons import replace
 from orchestrator.cluster.spec import layout_of
 from orchestrator.errors import OrchError
 
 _COMMAND_S = 15.0
-_CRON_LINE_MAX = 990             # cron refuses a command of 1000 characters, and with it the whole crontab
+_START_S = 300                   # what the cluster may take to come up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +52,22 @@ class Boot:
 def unit_text(boot: Boot) -> str:
     """The systemd user unit. One service, whose main process is the daemon: stopping it leaves the cluster and its jobs alone
     (KillMode), and nothing is started by ExecStartPre, whose children systemd would kill."""
+    directory = startup.percent(str(boot.directory))
     then = 'exec "$$0" daemon' if boot.repository else "true"
     script = f'"$$0" cluster up --folder "$$1" && {then}'
-    words = ["/bin/sh", "-c", script, _percent(str(boot.orch), "$$"), _percent(str(boot.folder), "$$")]
+    words = ["/bin/sh", "-c", script, startup.percent(str(boot.orch), "$$"), startup.percent(str(boot.folder), "$$")]
     lines = [
         "# written by orch cluster up --at-boot; orch cluster up --no-at-boot takes it away",
         "[Unit]",
-        f"Description=orch: private Slurm{' and daemon' if boot.repository else ''} of {_percent(str(boot.directory))}",
+        f"Description=orch: private Slurm{' and daemon' if boot.repository else ''} of {directory}",
         "",
         "[Service]",
-        f"Type={'exec' if boot.repository else 'oneshot'}",
-        *([] if boot.repository else ["RemainAfterExit=yes"]),
-        f"WorkingDirectory={_percent(str(boot.directory))}",
-        *(f"Environment={_quoted(_percent(f'{name}={value}'))}" for name, value in boot.environment.items()),
-        f"ExecStart={' '.join(map(_quoted, words))}",
+        *(startup.daemon_lines() if boot.repository else ["Type=oneshot", "RemainAfterExit=yes"]),
+        f"TimeoutStartSec={_START_S}",
+        f"WorkingDirectory={directory}",
+        *startup.environment_lines(boot.environment),
+        f"ExecStart={' '.join(map(startup.quoted, words))}",
         "KillMode=process",
-        *(["Restart=on-failure", "RestartSec=30"] if boot.repository else []),
         "",
         "[Install]",
         "WantedBy=default.target",
@@ -74,29 +75,12 @@ def unit_text(boot: Boot) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _percent(text: str, dollar: str = "$") -> str:
-    """systemd expands % everywhere, and $ in commands."""
-    return text.replace("%", "%%").replace("$", dollar)
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def short_path(orch: Path, programs: list[Path]) -> str:
-    """The folders of orch and of these programs, and the system's own."""
-    folders = [str(orch.parent), *(str(program.parent) for program in programs), "/usr/local/bin", "/usr/bin", "/bin"]
-    return os.pathsep.join(dict.fromkeys(folders))
-
-
 def crontab_line(boot: Boot) -> str:
-    """The line for cron. Its comment is what it is known by; cron takes a bare % for the end of the line."""
+    """The line for cron. Its comment is what it is known by. Raises OrchError where cron would refuse it."""
     orch = shlex.quote(str(boot.orch))
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in boot.environment.items())
     then = f" && exec {orch} daemon" if boot.repository else ""
-    command = (f"export {exports}; cd {shlex.quote(str(boot.directory))} && {{ {orch} cluster up --folder "
-               f"{shlex.quote(str(boot.folder))}{then}; }} >> {shlex.quote(str(boot.log))} 2>&1")
-    return f"@reboot {command.replace('%', chr(92) + '%')} {_mark(boot)}"
+    command = f"{orch} cluster up --folder {shlex.quote(str(boot.folder))}{then}"
+    return f"{startup.cron_line('@reboot', boot.directory, boot.environment, command, boot.log)} {_mark(boot)}"
 
 
 def _mark(boot: Boot) -> str:
@@ -132,8 +116,6 @@ def at_boot(boot: Boot) -> list[str]:
                         f"({lingers.stderr.strip()})")
         return [*said, undo]
     if shutil.which("crontab"):
-        if len(crontab_line(boot)) > _CRON_LINE_MAX:
-            raise OrchError(f"the line for cron would be too long, and is not written: {crontab_line(boot)}")
         before = _crontab()
         if before != with_line(before, boot):
             _write_crontab(with_line(before, boot))

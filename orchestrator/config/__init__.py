@@ -12,103 +12,13 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
-from orchestrator.config.document import Document, Quantity
+from orchestrator.config.document import Document
+from orchestrator.config.keys import ConfigFile, EnvValue, JobFile, ProfileFile
+from orchestrator.config.notify import NOBODY, Notify, parse_notify
 from orchestrator.errors import UserError
 from orchestrator.model import RETRIED, Ending, Policy, Profile
 
 CONFIG_NAME = "orch.yaml"
-
-EnvValue = str | bool | int | float | None
-
-
-class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    pass
-
-
-class ProfileFile(_Strict, frozen=True):
-    """``profiles: NAME:`` in orch.yaml."""
-
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    gres: str | None = None
-    nodes: int = 1
-    cpus: int = 1
-    memory: Quantity | None = None
-    time: Quantity = "8h"
-    lead: Quantity = "5m"
-    signal: str = "TERM"
-
-
-class CheckpointFile(_Strict, frozen=True):
-    """``checkpoint:`` in orch.yaml and job.yaml."""
-
-    interval: Quantity | None = None
-    at_most: Quantity | None = None
-    keep: int | None = None
-
-
-class RecoveryFile(_Strict, frozen=True):
-    """``recovery:`` in orch.yaml."""
-
-    endings_without_progress: int = 3
-    retries: dict[str, int] = {}
-    backoff: Quantity = "30s"
-    backoff_at_most: Quantity = "30m"
-    memory_factor: float = 1.25
-    lead_factor: float = 2.0
-    exclude_node_for: Quantity = "2h"
-    exclude_share: float = 0.25
-
-
-class ReliabilityFile(_Strict, frozen=True):
-    """``reliability:`` in orch.yaml."""
-
-    prior_mtbi: Quantity | None = None
-
-
-class SlurmFile(_Strict, frozen=True):
-    """``slurm:`` in orch.yaml."""
-
-    conf: str | None = None
-    timeout: Quantity = "30s"
-
-
-class DaemonFile(_Strict, frozen=True):
-    """``daemon:`` in orch.yaml."""
-
-    every: Quantity = "30s"
-
-
-class ConfigFile(_Strict, frozen=True):
-    """orch.yaml."""
-
-    profiles: dict[str, ProfileFile]
-    default_profile: str | None = None
-    successors_ahead: int = 1
-    queue: str = "finish_first"
-    checkpoint: CheckpointFile = CheckpointFile()
-    recovery: RecoveryFile = RecoveryFile()
-    reliability: ReliabilityFile = ReliabilityFile()
-    slurm: SlurmFile = SlurmFile()
-    daemon: DaemonFile = DaemonFile()
-    env: dict[str, EnvValue] = {}
-
-
-class JobFile(_Strict, frozen=True):
-    """job.yaml."""
-
-    profile: str | None = None
-    after: list[str | int] = []
-    validate: str | None = None
-    env: dict[str, EnvValue] = {}
-    env_file: str | None = None
-    finished_when: str | None = None
-    hung_after: Quantity | None = None
-    checkpoint: CheckpointFile = CheckpointFile()
-    what: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +33,7 @@ class Config:
     slurm_timeout_s: float
     every_s: float
     environment: dict[str, str | None]
+    notify: Notify = NOBODY
 
     def profile(self, name: str | None) -> Profile:
         wanted = name or self.default_profile
@@ -164,12 +75,13 @@ def load_config(repository: Path) -> Config:
         raise document.error("default_profile", f'"{default}" is not one of {", ".join(profiles)}', "")
     if file.queue not in ("finish_first", "share"):
         raise document.error("queue", f'"{file.queue}" is not known', "write finish_first or share")
+    every_s = document.duration_s("daemon.every", file.daemon.every)
     return Config(
         path=path, profiles=profiles, default_profile=default, policy=_policy(document, file),
         slurm_conf=repository / Path(file.slurm.conf).expanduser() if file.slurm.conf else None,
         slurm_timeout_s=document.duration_s("slurm.timeout", file.slurm.timeout),
-        every_s=document.duration_s("daemon.every", file.daemon.every),
-        environment=_environment(document, file.env))
+        every_s=every_s, environment=_environment(document, file.env),
+        notify=parse_notify(document, file.notify, repository, every_s))
 
 
 def default_config(repository: Path) -> Config:

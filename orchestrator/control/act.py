@@ -50,6 +50,8 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
             journal.append("asked", kind="repoint", job_id=job_id, why=action.why)
             ports.slurm.set_dependency(job_id, text)
             journal.append("repointed", submission_id=submission_id, dependency=text)
+        case do.Withdraw():
+            return _withdraw(action, run, seen, journal, ports)
         case do.WriteControl(control=control):
             write_control(folders.run_dir(ports.repository, run.spec.tag), control)
             return replace(seen, control=control)
@@ -58,10 +60,28 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
     return seen
 
 
+def _withdraw(action: do.Withdraw, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:
+    """scancel alone could hit a job that has just started: it takes over from an attempt that has just ended."""
+    job_id = action.job_id
+    journal.append("asked", kind="hold", job_id=job_id, why=action.why)
+    ports.slurm.hold(job_id)
+    journal.append("paused", submission_id=action.submission_id)
+    seen = _look_again(run, seen, job_id, ports)
+    job = seen.jobs.get(action.submission_id)
+    if job is not None and job.state == "PENDING":
+        journal.append("asked", kind="cancel", job_id=job_id, why=action.why)
+        ports.slurm.cancel(job_id)
+        return _look_again(run, seen, job_id, ports)
+    journal.append("asked", kind="release", job_id=job_id, why="it has started meanwhile")
+    ports.slurm.release(job_id)
+    journal.append("resumed", submission_id=action.submission_id)
+    return seen
+
+
 def _look_again(run: Run, seen: Observation, job_id: str, ports: Ports) -> Observation:
     """A cancelled waiting job is gone at once; seeing that now settles the run within this pass."""
     job = ports.slurm.job(job_id)
-    submission_id = next((s.id for s in run.submissions if s.job_id == job_id), None)
+    submission_id = next((s.id for s in reversed(run.submissions) if s.job_id == job_id), None)  # ids can come twice
     if job is None or submission_id is None:
         return seen
     return replace(seen, jobs={**seen.jobs, submission_id: job})
@@ -99,8 +119,9 @@ def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: Locked
         return seen
     journal.append("queued", submission_id=submission_id, job_id=job_id)
     job = _read_back(run, job_id, action, journal, ports)
-    if job is None:  # what was seen is older than this job: nothing more is to be concluded from it
-        return replace(seen, silent=f"job {job_id} was submitted and could not be read back")
+    if job is None or job.state in ENDED_STATES:  # what was seen in its folder is older: nothing is to be concluded from both
+        return replace(seen, silent=f"job {job_id} was submitted and " + (
+            "could not be read back" if job is None else "has ended already"))
     return replace(seen, jobs={**seen.jobs, submission_id: job})
 
 

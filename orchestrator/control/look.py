@@ -1,24 +1,34 @@
-"""Looking at runs for the command line: one squeue, no lock, nothing written."""
+"""Looking at runs for the command line and for the views: at most one squeue, no lock, nothing written."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from orchestrator import folders
+from orchestrator import folders, journal
+from orchestrator.checkpoints import complete_checkpoints
+from orchestrator.control.history import history_of
 from orchestrator.control.observe import jobs_of, observe
-from orchestrator.control.passes import describe, verb
-from orchestrator.control.ports import Ports, Snapshot, ask_slurm, read_all, require_run
+from orchestrator.control.passes import describe, settled, verb
+from orchestrator.control.ports import Ports, Snapshot, ask_slurm, require_run, tags_with_runs
 from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.recovery import rule_in_words
 from orchestrator.core.reliability import Setting, restarts, setting
-from orchestrator.errors import OrchError
+from orchestrator.errors import JournalError, OrchError, StorageError
 from orchestrator.model import JobSeen, Phase, Run
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
-from orchestrator.views.facts import Progress, how_to_go_on, state_word
+from orchestrator.views.facts import Progress, Shown, how_to_go_on, state_word
 from orchestrator.views.interval import worked_out
+from orchestrator.views.status import Whole
+
+Ask = Callable[[Ports], Snapshot]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,26 +40,54 @@ class Look:
     progress: Progress
     silent: str | None
     setting: Setting
+    news: tuple[journal.Event, ...] = ()  # what a pass would note now
 
 
 def look_at(ports: Ports, tag: str, snapshot: Snapshot | None = None, run: Run | None = None) -> Look:
     """One run. The journal may lag behind the world by a pass; what a pass would note is shown as if it were noted."""
     run = run or require_run(ports.repository, tag)
     snapshot = snapshot or ask_slurm(ports)
-    run = _with_news(ports, run, snapshot)[0]
+    run, facts = _with_news(ports, run, snapshot)
     measured = observe(ports, run, snapshot).measured
     return Look(run=run, jobs=jobs_of(run, snapshot.jobs), progress=progress_of(ports, run), silent=snapshot.silent,
-                setting=setting(run, measured, run.spec.policy(ports.policy), ports.clock()))
+                setting=setting(run, measured, run.spec.policy(ports.policy), ports.clock()), news=tuple(facts))
 
 
-def look_at_all(ports: Ports) -> tuple[list[Look], list[OrchError], str | None]:
-    """All runs, newest last, what could not be read, and why Slurm is silent if it is."""
-    runs, errors = read_all(ports.repository)
-    if not runs:
-        return [], errors, None
-    snapshot = ask_slurm(ports)
+def look_at_all(ports: Ports, ask: Ask = ask_slurm) -> tuple[list[Shown], list[OrchError], str | None]:
+    """All runs, newest last, what could not be read, and why Slurm is silent if it is. Slurm is asked where something is
+    under way."""
+    runs, errors = runs_now(ports.repository)
     runs.sort(key=lambda run: run.submitted_at)
-    return [look_at(ports, run.spec.tag, snapshot, run) for run in runs], errors, snapshot.silent
+    rests = {run.spec.tag for run in runs if settled(run, ports.clock())}
+    snapshot = ask(ports) if len(rests) < len(runs) else Snapshot(asked_at=ports.clock())
+    shown = []
+    for run in runs:
+        seen = run if run.spec.tag in rests else _with_news(ports, run, snapshot)[0]
+        by_journal = Progress(step=_last_step(seen), interval_s=seen.interval_s)
+        progress = by_journal if seen.over else progress_of(ports, seen)
+        shown.append(Shown(run=seen, jobs=jobs_of(seen, snapshot.jobs), progress=progress))
+    return shown, errors, snapshot.silent
+
+
+def runs_now(repository: Path) -> tuple[list[Run], list[OrchError]]:
+    """All runs, and what could not be read. A journal that has not changed since this process last read it is not read
+    again: of hundreds of runs most are over."""
+    runs: list[Run] = []
+    errors: list[OrchError] = []
+    for tag in tags_with_runs(repository):
+        try:
+            found = journal.journal_path(folders.run_dir(repository, tag)).stat()
+            runs.append(_run_at(repository, tag, found.st_size, found.st_mtime_ns))
+        except (JournalError, StorageError) as error:
+            errors.append(error)
+        except OSError as error:
+            errors.append(StorageError(f"{error.filename}: {error.strerror}"))
+    return runs, errors
+
+
+@lru_cache(maxsize=10_000)
+def _run_at(repository: Path, tag: str, length: int, changed_ns: int) -> Run:
+    return require_run(repository, tag)
 
 
 def explain_run(ports: Ports, tag: str) -> list[str]:
@@ -63,7 +101,7 @@ def explain_run(ports: Ports, tag: str) -> list[str]:
         lines.append(how_to_go_on(run))
     rule = rule_in_words(run, run.spec.policy(ports.policy))
     lines += [rule] if rule else []
-    lines += [f"would note: {fact}" for fact in facts]
+    lines += [f"would note: {describe(fact)}" for fact in facts]
     for action in do.decide(run, observe(ports, run, snapshot), run.spec.policy(ports.policy), ports.clock()):
         lines.append(f"nothing to do: {action.why}" if isinstance(action, do.Wait) else f"would {verb(action)}: {action.why}")
     return lines
@@ -75,32 +113,56 @@ def explain_interval(ports: Ports, tag: str) -> list[str]:
     return worked_out(seen.run, seen.setting, restarts(seen.run), seen.progress.interval_s)
 
 
-def _with_news(ports: Ports, run: Run, snapshot: Snapshot) -> tuple[Run, list[str]]:
+def _with_news(ports: Ports, run: Run, snapshot: Snapshot) -> tuple[Run, list[journal.Event]]:
     seen = observe(ports, run, snapshot)
-    lines: list[str] = []
+    events: list[journal.Event] = []
     while facts := news(run, seen, run.spec.policy(ports.policy), ports.clock()):
         for fact in facts:
             event = {"t": ports.clock(), **fact}
-            lines.append(describe(event))
+            events.append(event)
             changed = apply(run, event)
             assert changed is not None
             run = changed
-    return run, lines
+    return run, events
+
+
+def whole_of(ports: Ports, tag: str, ask: Ask = ask_slurm) -> Whole:
+    """One run with all that is shown of it. Slurm is not asked of one that rests."""
+    run = require_run(ports.repository, tag)
+    snapshot = Snapshot(asked_at=ports.clock()) if settled(run, ports.clock()) else ask(ports)
+    seen = look_at(ports, tag, snapshot, run)
+    run_dir = folders.run_dir(ports.repository, tag)
+    found, saves = history_of(ports.repository, seen.run, seen.news)
+    return Whole(
+        shown=Shown(run=seen.run, jobs=seen.jobs, progress=seen.progress), setting=seen.setting, silent=seen.silent,
+        checkpoints=complete_checkpoints(folders.checkpoint_dir(run_dir)), saves=saves, moments=found)
 
 
 def progress_of(ports: Ports, run: Run) -> Progress:
-    """The newest attempt's latest step and loss."""
+    """What the newest attempt's trainer said last."""
     run_dir = folders.run_dir(ports.repository, run.spec.tag)
     control = read_control(run_dir)
     interval_s = control.interval_s if control else run.interval_s
-    if not run.attempts:
-        return Progress(interval_s=interval_s)
-    newest = max(run.attempts, key=lambda a: a.epoch)
-    events = last_lines(folders.attempt_dir(run_dir, newest.number))
-    progress = last_of(events, "progress")
+    newest = max(run.attempts, key=lambda a: a.epoch) if run.attempts else None
+    events = last_lines(folders.attempt_dir(run_dir, newest.number)) if newest is not None else []
     latest = last_of(events, "progress", "saved", "stopped", "finished", "first_step")
     if latest is None:
-        return Progress(step=newest.last_step or newest.resume_step, interval_s=interval_s)
-    return Progress(step=latest.get("step"), loss=progress.get("loss") if progress else None,
-                    steps_per_s=progress.get("steps_per_s") if progress else None, at=latest.get("t"),
-                    interval_s=interval_s)
+        return Progress(step=_last_step(run), interval_s=interval_s)
+    said = last_of(events, "progress") or {}
+    of = _number(said, "of") or _number(last_of(events, "start") or {}, "of")
+    step = _number(latest, "step")
+    return Progress(
+        step=int(step) if step is not None else None, of=int(of) if of is not None else None, loss=_number(said, "loss"),
+        steps_per_s=_number(said, "steps_per_s"), left_s=_number(said, "left_s"), memory_bytes=_number(said, "memory_bytes"),
+        gpu_memory_bytes=_number(said, "gpu_memory_bytes"), at=_number(said or latest, "t"), interval_s=interval_s)
+
+
+def _last_step(run: Run) -> int | None:
+    """By the journal's word."""
+    newest = max(run.attempts, key=lambda a: a.epoch) if run.attempts else None
+    return (newest.last_step or newest.resume_step) if newest is not None else None
+
+
+def _number(event: dict[str, Any], key: str) -> float | None:
+    value = event.get(key)
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -1,7 +1,8 @@
 """The daemon: passes, one after another. What woke it never matters; a pass depends on what it sees.
 
 Passes come ``every_s`` apart with a tenth of jitter, back off up to ten times while Slurm is silent, and come at once when an
-attempt's end record appears. Nothing is kept in memory between passes but when to look next and what has been said.
+attempt's start or end record appears or somebody asks (SIGHUP). Nothing is kept in memory between passes but when to look next
+and what has been said.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import folders
-from orchestrator.control.passes import PassReport, pass_over_all
+from orchestrator.control.passes import Line, PassReport, pass_over_all
 from orchestrator.control.ports import Ports
 from orchestrator.control.publish import publish_state
+from orchestrator.control.tell import tell
 from orchestrator.errors import ConfigError, Refused, RunLocked, storage_error
 from orchestrator.journal import take_lock
+from orchestrator.model import Phase
+from orchestrator.sd_notify import Manager
 
 LOOK_EVERY_S = 1.0
 BACKOFF_AT_MOST = 10
@@ -58,20 +63,30 @@ class Daemon:
     reload: Callable[[], tuple[Ports, float]]  # orch.yaml as it is now; raises ConfigError
     monotonic: Callable[[], float]
     jitter: Callable[[], float]        # in [-1, 1]
-    say: Callable[[str, str], None]    # tag, line
+    say: Callable[[str, str], None]    # tag, line; a Line where programs are to know what it is
+    manager: Manager                   # systemd, where it started us
     silent_since: float | None = None
     failures: int = 0
     said: dict[str, str] = field(default_factory=dict)
 
-    def run(self, sleep: Callable[[float], None], stopping: Callable[[], bool]) -> None:
-        """Passes until ``stopping()``."""
+    def run(self, sleep: Callable[[float], None], stopping: Callable[[], bool], asked: Callable[[], bool]) -> None:
+        """Passes until ``stopping()``; one at once when somebody has ``asked()`` for it."""
+        self.manager.ready()
         while not stopping():
             self._reload()
+            self.manager.alive()
             report = self.one_pass()
+            self.manager.status(self._in_one_line(report))
             until = self.monotonic() + self.pause_s()
-            watched = end_records(self.ports.repository, report)
-            while not stopping() and self.monotonic() < until and watched == end_records(self.ports.repository, report):
+            watched = records_awaited(self.ports.repository, report)
+            while not stopping() and self.monotonic() < until and watched == records_awaited(self.ports.repository, report):
+                if asked():
+                    self.said.clear()          # whoever asks wants to hear what is still wrong
+                    self.say("", Line("asked to read orch.yaml and pass at once", "reload"))
+                    break
+                self.manager.alive()
                 sleep(LOOK_EVERY_S)
+        self.manager.stopping()
 
     def _reload(self) -> None:
         """orch.yaml may be edited at any time; while it is wrong the last good one stays in force."""
@@ -79,7 +94,8 @@ class Daemon:
         try:
             self.ports, self.every_s = self.reload()
         except ConfigError as error:
-            trouble = f"{error} ({error.hint}); going on with what was read before"
+            hint = f" ({error.hint})" if error.hint else ""
+            trouble = f"{error}{hint}; going on with what was read before"
         self._say_once("orch.yaml", trouble)
 
     def pause_s(self) -> float:
@@ -88,45 +104,61 @@ class Daemon:
 
     def one_pass(self) -> PassReport:
         """One pass over everything; what it did and could not do is said, each trouble once."""
-        report = pass_over_all(self.ports)
+        report = pass_over_all(self.ports, self.manager.alive)
         self._note_silence(report)
         for run in report.runs:
             for line in run.lines:
                 self.say(run.tag, line)
             self._say_once(run.tag, f"{type(run.error).__name__}: {run.error}" if run.error is not None else "")
+        self.manager.alive()
         trouble = ""
         try:
-            publish_state(self.ports.repository)
+            publish_state(self.ports, report)
         except OSError as error:
             trouble = str(storage_error(error))
         self._say_once("", trouble)
+        told = tell(self.ports, report)
+        for sentence in told.lines:
+            self.say("", sentence)
+        self._say_once("notify", told.trouble)
         return report
 
     def _say_once(self, tag: str, trouble: str) -> None:
         if trouble and self.said.get(tag) != trouble:
-            self.say(tag, trouble)
+            self.say(tag, Line(trouble, "error"))
         self.said[tag] = trouble
 
     def _note_silence(self, report: PassReport) -> None:
         silent = report.snapshot.silent if report.snapshot is not None else None
         if silent is None:
             if self.silent_since is not None:
-                self.say("", f"Slurm answers again after {self.ports.clock() - self.silent_since:.0f} s")
+                self.say("", Line(f"Slurm answers again after {self.ports.clock() - self.silent_since:.0f} s", "answers"))
             self.silent_since, self.failures = None, 0
             return
         self.failures += 1
         if self.silent_since is None:
             self.silent_since = self.ports.clock()
-            self.say("", f"Slurm does not answer: {silent}; nothing is decided until it does")
+            self.say("", Line(f"Slurm does not answer: {silent}; nothing is decided until it does", "silent"))
+
+    def _in_one_line(self, report: PassReport) -> str:
+        """For ``systemctl status``."""
+        runs = [one.run for one in report.runs if one.run is not None]
+        running, trouble = sum(run.live is not None for run in runs), sum(one.error is not None for one in report.runs)
+        waiting = sum(run.live is None and run.phase == Phase.ACTIVE for run in runs)
+        words = [f"{running} running, {waiting} waiting" if running or waiting else "nothing under way",
+                 f"{trouble} in trouble" if trouble else "", "Slurm is silent" if self.silent_since is not None else "",
+                 f"passed at {time.strftime('%H:%M:%S', time.localtime(self.ports.clock()))}"]
+        return "; ".join(word for word in words if word)
 
 
-def end_records(repository: Path, report: PassReport) -> dict[Path, int]:
-    """The end records of live attempts and when each was written (0: not yet); any change wakes a pass."""
+def records_awaited(repository: Path, report: PassReport) -> dict[Path, int]:
+    """The end records of live attempts and the start records of waiting ones, and when each was written (0: not yet); any
+    change wakes a pass."""
     written: dict[Path, int] = {}
-    for one in report.runs:
-        live = one.run.live if one.run is not None else None
-        if live is not None:
-            path = folders.attempt_dir(folders.run_dir(repository, one.tag), live.number) / "end.json"
+    for run in (one.run for one in report.runs if one.run is not None):
+        awaited = [(s.number, "start.json") for s in run.waiting] + ([(run.live.number, "end.json")] if run.live else [])
+        for number, name in awaited:
+            path = folders.attempt_dir(folders.run_dir(repository, run.spec.tag), number) / name
             try:
                 written[path] = path.stat().st_mtime_ns
             except OSError:

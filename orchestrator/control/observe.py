@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from orchestrator import folders
 from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import Checkpoint, newest_complete
 from orchestrator.control.ports import Ports, Snapshot, read_run
+from orchestrator.core.endings import SILENCE_UNTIL_NODE_ASKED_S, SILENCE_UNTIL_VANISHED_S, node_failure
 from orchestrator.core.measures import measure
 from orchestrator.core.observation import AttemptSeen, Observation, UpstreamSeen
 from orchestrator.core.recovery import needs_offers
-from orchestrator.core.script import parse_comment, repository_key
+from orchestrator.core.script import COMMENT_PREFIX, parse_comment, repository_key
 from orchestrator.errors import JournalError, SlurmError
+from orchestrator.host import nothing_there
 from orchestrator.model import ENDED_STATES, JobSeen, Run
 from orchestrator.records import EndRecord, StartRecord, StoodDown
 from orchestrator.trainer_control import read_control
@@ -23,6 +26,8 @@ from orchestrator.trainer_lines import last_lines, last_of
 
 # C and its kin change with the machine's load; what was measured this many attempts ago says little of today.
 MEASURED_ATTEMPTS = 3
+# slurmctld's clock and a node's may differ by this much when it is asked whether a job still runs in the same execution.
+CLOCKS_APART_S = 10.0
 
 
 def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
@@ -30,28 +35,29 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
     repository = ports.repository
     run_dir = folders.run_dir(repository, run.spec.tag)
     checkpoint = newest_complete(folders.checkpoint_dir(run_dir))
-    attempts, stood_down = _attempts(run_dir, run, checkpoint)
-    memory_bytes, nodes = _offers(ports, run)
-    return Observation(
-        asked_at=snapshot.asked_at, memory_at_most_bytes=memory_bytes, partition_nodes=nodes,
-        silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs_of(run, snapshot.jobs), attempts=attempts,
-        stood_down=stood_down,
+    jobs = jobs_of(run, snapshot.jobs)
+    attempts, stood_down = _attempts(run_dir, run, checkpoint, jobs)
+    seen = Observation(
+        asked_at=snapshot.asked_at, silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs,
+        attempts=tuple(_doubted(ports, run, run_dir, attempt, jobs) for attempt in attempts), stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
         measured=measure(_latest_lines(run_dir)), control=read_control(run_dir),
         upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags))
+    return with_offers(ports, run, seen)
 
 
-def _offers(ports: Ports, run: Run) -> tuple[int | None, int | None]:
+def with_offers(ports: Ports, run: Run, seen: Observation) -> Observation:
     """The largest node's memory and how many nodes there are, where an ending makes them matter: one sinfo, rarely."""
-    if run.over or not needs_offers(run, run.spec.policy(ports.policy), ports.clock()):
-        return None, None
+    if seen.partition_nodes is not None or run.over or not needs_offers(run, run.spec.policy(ports.policy), ports.clock()):
+        return seen
     try:
         offers = ports.slurm.offers()
     except SlurmError:
-        return None, None
+        return seen
     wanted = run.spec.profile.partition
     here = [o for o in offers if (o.partition in wanted.split(",") if wanted else o.default)]
-    return max((o.memory_bytes for o in here), default=0), len({o.node for o in here})
+    return replace(seen, memory_at_most_bytes=max((o.memory_bytes for o in here), default=0),
+                   partition_nodes=len({o.node for o in here}))
 
 
 def _latest_lines(run_dir: Path) -> list[list[dict[str, Any]]]:
@@ -79,10 +85,10 @@ def jobs_of(run: Run, jobs: tuple[JobSeen, ...]) -> dict[str, JobSeen]:
     """Slurm's jobs of this run by submission id. Identity is the id in the comment; a live job wins over an ended one
     that carries the same id."""
     ours: dict[str, JobSeen] = {}
-    key = repository_key(run.spec.repository)
+    begins = f"{COMMENT_PREFIX}{repository_key(run.spec.repository)}:{run.spec.tag}:"
     for job in jobs:
-        parsed = parse_comment(job.comment)
-        if parsed is None or parsed[0] != key or parsed[1] != run.spec.tag:
+        parsed = parse_comment(job.comment) if job.comment.startswith(begins) else None
+        if parsed is None:
             continue
         seen = ours.get(parsed[3])
         if seen is None or seen.state in ENDED_STATES:
@@ -90,11 +96,31 @@ def jobs_of(run: Run, jobs: tuple[JobSeen, ...]) -> dict[str, JobSeen]:
     return ours
 
 
+def _doubted(ports: Ports, run: Run, run_dir: Path, seen: AttemptSeen, jobs: dict[str, JobSeen]) -> AttemptSeen:
+    """Slurm calls it running and its heart is silent: this host looks at its own processes; of other hosts, and of several
+    nodes, Slurm is asked whether the machines are there. Only then, for it costs a look at /proc or an scontrol."""
+    job = jobs.get(seen.start.submission_id)
+    signs = [at for at in (seen.start.started_at, seen.heartbeat_at, seen.heard_at) if at is not None]
+    silent_s = ports.clock() - max(signs)
+    if job is None or job.state != "RUNNING" or silent_s <= SILENCE_UNTIL_VANISHED_S:
+        return seen
+    if job.start_at is None or job.start_at > max(signs) + CLOCKS_APART_S:
+        return seen                    # that is said of a later execution: the site requeued the job
+    nothing = nothing_there(run_dir, seen.start) if run.spec.profile.nodes == 1 else ""
+    if nothing or silent_s <= SILENCE_UNTIL_NODE_ASKED_S:
+        return replace(seen, nothing_there=nothing)
+    try:
+        return replace(seen, node_failed=node_failure(ports.slurm.nodes(job.nodes), max(signs)))
+    except SlurmError:
+        return seen
+
+
 def _attempts(
-    run_dir: Path, run: Run, checkpoint: Checkpoint | None,
+    run_dir: Path, run: Run, checkpoint: Checkpoint | None, jobs: dict[str, JobSeen],
 ) -> tuple[tuple[AttemptSeen, ...], tuple[StoodDown, ...]]:
-    """The folders of attempts whose ending the journal does not know yet."""
-    settled = {a.number for a in run.attempts if not a.live} - {a.number for a in run.attempts if a.live}
+    """The folders of attempts whose ending the journal does not know yet, or of which Slurm says that they run."""
+    running = {a.number for a in run.attempts if (job := jobs.get(a.submission_id)) is not None and job.state == "RUNNING"}
+    settled = {a.number for a in run.attempts if not a.live} - {a.number for a in run.attempts if a.live} - running
     settled |= {s.number for s in run.submissions if s.state == "dropped"} - {a.number for a in run.attempts}
     attempts, stood_down = [], []
     for name in sorted(_names(run_dir / "attempts")):

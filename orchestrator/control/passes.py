@@ -8,13 +8,13 @@ cost a squeue, and nothing else.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import folders, journal
 from orchestrator.control.act import act
-from orchestrator.control.observe import observe
+from orchestrator.control.observe import observe, with_offers
 from orchestrator.control.ports import Ports, Snapshot, ask_slurm, read_run, require_run, tags_with_runs
 from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
@@ -22,10 +22,23 @@ from orchestrator.core.news import news
 from orchestrator.core.observation import Observation
 from orchestrator.core.script import parse_comment, repository_key
 from orchestrator.errors import JournalError, OrchError, RunLocked, StorageError, storage_error
-from orchestrator.model import ENDED_STATES, Run
+from orchestrator.model import ENDED_STATES, Policy, Run
+from orchestrator.units import format_duration
 
 # A run settles within a few rounds (first attempt, successor, control file); more is a mistake of ours.
 ROUNDS_AT_MOST = 50
+
+
+class Line(str):
+    """A line of a log: a sentence for people, which programs tell apart by ``action``, with what the event says."""
+
+    action: str
+    about: Mapping[str, object]
+
+    def __new__(cls, text: str, action: str, about: Mapping[str, object] | None = None) -> Line:
+        line = super().__new__(cls, text)
+        line.action, line.about = action, about or {}
+        return line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +46,7 @@ class RunPass:
     """What a pass did with one run, in words for logs."""
 
     tag: str
-    lines: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
     error: OrchError | None = None
     run: Run | None = None
 
@@ -54,9 +67,10 @@ def settled(run: Run, now: float) -> bool:
     return run.live is None and not run.waiting and not given_up and (run.over or run.phase == "held")
 
 
-def pass_over_all(ports: Ports) -> PassReport:
-    """One pass over every run of the repository, with one squeue, or none when nothing is under way."""
-    noted: list[tuple[str, int]] = []
+def pass_over_all(ports: Ports, beat: Callable[[], None] = lambda: None) -> PassReport:
+    """One pass over every run of the repository, with one squeue, or none when nothing is under way. ``beat`` is called as
+    the pass gets on: with hundreds of runs and a slow Slurm it may take minutes."""
+    noted: list[tuple[Run, int]] = []
     reports: list[RunPass] = []
     for tag in tags_with_runs(ports.repository):
         length = journal.length(folders.run_dir(ports.repository, tag))
@@ -66,12 +80,13 @@ def pass_over_all(ports: Ports) -> PassReport:
             reports.append(RunPass(tag=tag, error=error))
             continue
         if not settled(run, ports.clock()):
-            noted.append((tag, length))
+            noted.append((run, length))
     if not noted:
         return PassReport(runs=tuple(reports), snapshot=None)
     snapshot = ask_slurm(ports)
-    for tag, length in noted:
-        reports.append(pass_over_one(ports, tag, snapshot, noted_length=length))
+    for run, length in noted:
+        beat()
+        reports.append(pass_over_one(ports, run, snapshot, noted_length=length))
     reports += _orphans(ports.repository, snapshot)
     return PassReport(runs=tuple(reports), snapshot=snapshot)
 
@@ -79,9 +94,10 @@ def pass_over_all(ports: Ports) -> PassReport:
 def _orphans(repository: Path, snapshot: Snapshot) -> list[RunPass]:
     """Jobs of this repository whose run is gone: its folder was deleted."""
     jobs: dict[str, list[str]] = {}
+    key = repository_key(str(repository))
     for job in snapshot.jobs:
         parsed = parse_comment(job.comment)
-        if parsed is not None and parsed[0] == repository_key(str(repository)) and job.state not in ENDED_STATES:
+        if parsed is not None and parsed[0] == key and job.state not in ENDED_STATES:
             jobs[parsed[1]] = sorted([*jobs.get(parsed[1], ()), job.job_id], key=int)
     return [
         RunPass(tag=tag, error=JournalError(
@@ -90,84 +106,99 @@ def _orphans(repository: Path, snapshot: Snapshot) -> list[RunPass]:
         for tag, ids in jobs.items() if not journal.journal_path(folders.run_dir(repository, tag)).exists()]
 
 
-def pass_over_one(ports: Ports, tag: str, snapshot: Snapshot, *, noted_length: int) -> RunPass:
-    """One pass over one run; an OrchError or a disk's refusal is caught and reported, the run stays as it is."""
-    lines: list[str] = []
+def pass_over_one(ports: Ports, run: Run, snapshot: Snapshot, *, noted_length: int) -> RunPass:
+    """One pass over one run, given as its journal of that length tells it; an OrchError or a disk's refusal is caught and
+    reported, the run stays as it is."""
+    tag, lines = run.spec.tag, list[Line]()
     try:
         with journal.locked(folders.run_dir(ports.repository, tag), wait_s=0.0, clock=ports.clock) as locked:
             if locked.length() != noted_length:
-                return RunPass(tag=tag, lines=("its journal grew since squeue was asked: left for the next pass",))
-            run = reconcile(ports, tag, snapshot, locked, lines.append)
+                return RunPass(tag=tag, lines=(
+                    Line("its journal grew since squeue was asked: left for the next pass", "leave"),))
+            run = _settle(ports, run, snapshot, locked, lines.append)
         return RunPass(tag=tag, lines=tuple(lines), run=run)
     except RunLocked:
-        return RunPass(tag=tag, lines=("another orch process is at it: left for the next pass",))
+        return RunPass(tag=tag, lines=(Line("another orch process is at it: left for the next pass", "leave"),))
     except OrchError as error:
         return RunPass(tag=tag, lines=tuple(lines), error=error)
     except OSError as error:
         return RunPass(tag=tag, lines=tuple(lines), error=storage_error(error))
     except Exception as error:  # a mistake of ours about one run must not stop the others: it is printed whole
-        lines += traceback.format_exc().splitlines()
+        lines += [Line(text, "mistake") for text in traceback.format_exc().splitlines()]
         return RunPass(tag=tag, lines=tuple(lines), error=OrchError(f"a mistake in orch: {type(error).__name__}: {error}"))
 
 
 def reconcile(
-    ports: Ports, tag: str, snapshot: Snapshot, locked: journal.LockedJournal, say: Callable[[str], None],
+    ports: Ports, tag: str, snapshot: Snapshot, locked: journal.LockedJournal, say: Callable[[Line], None],
 ) -> Run | None:
     """Bring one run and the world together, under the run's lock."""
-    run = read_run(ports.repository, tag)
-    if run is None:
-        return None
-    seen = observe(ports, run, snapshot)
-    for _ in range(ROUNDS_AT_MOST):
-        run = _note_news(run, seen, locked, ports, say)
-        before = run.events
-        actions = do.decide(run, seen, run.spec.policy(ports.policy), ports.clock())
-        seen = _act_on(actions, run, seen, locked, ports, say)
-        run = _refold(ports, tag)
-        if run.events == before:
-            return run
-    raise AssertionError(f"{tag} does not settle: {actions}")
+    run = _read(ports, tag, locked)
+    return None if run is None else _settle(ports, run, snapshot, locked, say)
 
 
 def catch_up(ports: Ports, tag: str, snapshot: Snapshot, locked: journal.LockedJournal) -> None:
     """Note the news of one run and do nothing about it."""
-    run = _refold(ports, tag)
-    _note_news(run, observe(ports, run, snapshot), locked, ports, lambda line: None)
+    run = _read(ports, tag, locked)
+    assert run is not None
+    policy, seen = run.spec.policy(ports.policy), observe(ports, run, snapshot)
+    _note_news(run, seen, policy, locked, ports, lambda line: None)
+
+
+def _read(ports: Ports, tag: str, locked: journal.LockedJournal) -> Run | None:
+    """The run as it is now, with all that was appended under this lock."""
+    locked.take_appended()
+    return read_run(ports.repository, tag)
+
+
+def _settle(ports: Ports, run: Run, snapshot: Snapshot, locked: journal.LockedJournal, say: Callable[[Line], None]) -> Run:
+    """Note the news, decide and act, until there is nothing to do."""
+    policy, seen = run.spec.policy(ports.policy), observe(ports, run, snapshot)
+    for _ in range(ROUNDS_AT_MOST):
+        run = _note_news(run, seen, policy, locked, ports, say)
+        if (informed := with_offers(ports, run, seen)) is not seen:  # an ending that was just noted depends on them
+            seen, run = informed, _note_news(run, informed, policy, locked, ports, say)
+        actions = do.decide(run, seen, policy, ports.clock())
+        seen = _act_on(actions, run, seen, locked, ports, say)
+        before, run = run, _grown(run, locked)
+        if run is before:
+            return run
+    raise AssertionError(f"{run.spec.tag} does not settle: {actions}")
 
 
 def _note_news(
-    run: Run, seen: Observation, locked: journal.LockedJournal, ports: Ports, say: Callable[[str], None],
+    run: Run, seen: Observation, policy: Policy, locked: journal.LockedJournal, ports: Ports, say: Callable[[Line], None],
 ) -> Run:
     for _ in range(ROUNDS_AT_MOST):
-        facts = news(run, seen, run.spec.policy(ports.policy), ports.clock())
+        facts = news(run, seen, policy, ports.clock())
         if not facts:
             return run
         for fact in facts:
             context = {key: value for key, value in fact.items() if key != "event"}
             event = locked.append(str(fact["event"]), **context)
-            say(describe(event))
-            changed = apply(run, event)
-            assert changed is not None
-            run = changed
+            say(Line(describe(event), str(fact["event"]), context))
+        run = _grown(run, locked)
     raise AssertionError(f"{run.spec.tag}: news without end: {facts}")
+
+
+def _grown(run: Run, locked: journal.LockedJournal) -> Run:
+    """The run after what has been appended since; itself if nothing was."""
+    for event in locked.take_appended():
+        grown = apply(run, event)
+        assert grown is not None
+        run = grown
+    return run
 
 
 def _act_on(
     actions: list[do.Action], run: Run, seen: Observation, locked: journal.LockedJournal, ports: Ports,
-    say: Callable[[str], None],
+    say: Callable[[Line], None],
 ) -> Observation:
     for action in actions:
         if isinstance(action, do.Wait):
             continue
-        say(f"{verb(action)}: {action.why}")
+        say(Line(f"{verb(action)}: {action.why}", verb(action).split()[0]))
         seen = act(action, run, seen, locked, ports)
     return seen
-
-
-def _refold(ports: Ports, tag: str) -> Run:
-    run = read_run(ports.repository, tag)
-    assert run is not None
-    return run
 
 
 def verb(action: do.Action) -> str:
@@ -180,6 +211,8 @@ def verb(action: do.Action) -> str:
             return f"hold job {job_id}"
         case do.ResumeJob(job_id=job_id):
             return f"release job {job_id}"
+        case do.Withdraw(job_id=job_id):
+            return f"withdraw job {job_id}"
         case do.Repoint(job_id=job_id, dependency=text):
             return f"point job {job_id} to {text}"
         case do.WriteControl():
@@ -203,5 +236,8 @@ def describe(event: journal.Event) -> str:
             return "finished"
         case "held":
             return f"held: {event.get('reason', '')}"
+        case "interval":
+            unchanged = " still" if event.get("kept") else ""
+            return f"interval: a checkpoint every {format_duration(event['interval_s'])}{unchanged}"
         case other:
             return str(other) + (f": {event['reason']}" if event.get("reason") else "")

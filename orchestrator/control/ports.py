@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import folders, journal
+from orchestrator.config.notify import NOBODY, Notify
 from orchestrator.core.fold import fold
+from orchestrator.core.script import COMMENT_PREFIX
 from orchestrator.errors import JournalError, OrchError, SlurmError, StorageError, UnknownTag
 from orchestrator.model import JobSeen, Policy, Run
 from orchestrator.slurm.protocol import Slurm
@@ -23,6 +25,7 @@ class Ports:
     slurm: Slurm
     slurm_name: str = ""               # the slurm.conf in use; "": the system's. A run is of the Slurm it was submitted to
     policy: Policy = field(default_factory=Policy)  # orch.yaml's, as it is now
+    notify: Notify = NOBODY            # likewise: who is to be told
     clock: Callable[[], float]
     new_id: Callable[[], str]
 
@@ -41,7 +44,7 @@ def ask_slurm(ports: Ports) -> Snapshot:
     """The one squeue of a pass. Slurm's silence is a value here, since a pass goes on with what it can."""
     asked_at = ports.clock()
     try:
-        return Snapshot(asked_at=asked_at, jobs=tuple(ports.slurm.jobs()))
+        return Snapshot(asked_at=asked_at, jobs=tuple(ports.slurm.jobs(COMMENT_PREFIX)))
     except SlurmError as error:
         return Snapshot(asked_at=asked_at, silent=error.message, hint=error.hint)
 

@@ -5,23 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator import folders
-from orchestrator.control.ports import read_all
-from orchestrator.views.state import state_json, state_text
+from orchestrator.control.look import progress_of, runs_now
+from orchestrator.control.observe import jobs_of
+from orchestrator.control.passes import PassReport
+from orchestrator.control.ports import Ports, Snapshot, ask_slurm
+from orchestrator.views.facts import Progress, Shown
+from orchestrator.views.state import page_of, state_json, state_text
 
 
-def publish_state(repository: Path) -> None:
-    """Replace both files where their content changed."""
-    runs, errors = read_all(repository)
-    folder = repository / "ops"
+def publish_state(ports: Ports, report: PassReport | None = None) -> None:
+    """Replace both files where their content changed, with what a pass has just seen. Without its report Slurm is asked,
+    where something waits in it."""
+    runs, errors = runs_now(ports.repository)
+    snapshot = report.snapshot if report is not None else None
+    if report is None and any(run.waiting for run in runs):
+        snapshot = ask_slurm(ports)
+    snapshot = snapshot or Snapshot(asked_at=ports.clock())
+    shown = [
+        Shown(run=run, jobs=jobs_of(run, snapshot.jobs) if run.waiting else {},
+              progress=progress_of(ports, run) if run.live is not None else Progress())
+        for run in runs]
+    failed = [run.error for run in report.runs if run.error is not None] if report is not None else []
+    troubles = list(dict.fromkeys(str(error) + (f" ({error.hint})" if error.hint else "") for error in [*errors, *failed]))
+    page = page_of(shown, troubles, snapshot.silent, ports.clock())
+    folder = ports.repository / "ops"
     folder.mkdir(exist_ok=True)
-    _replace_if_changed(folder / "STATE.md", state_text(runs, errors))
-    _replace_if_changed(folder / "state.json", state_json(runs, errors))
+    _replace_if_changed(folder / "STATE.md", state_text(page))
+    _replace_if_changed(folder / "state.json", state_json(page))
 
 
 def _replace_if_changed(path: Path, text: str) -> None:
     try:
         if path.read_text() == text:
             return
-    except OSError:
+    except (OSError, ValueError):
         pass
     folders.replace_file(path, text)

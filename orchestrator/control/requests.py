@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestrator import folders, journal
-from orchestrator.control.passes import catch_up, pass_over_all, reconcile
+from orchestrator.control.passes import PassReport, catch_up, pass_over_all, reconcile
 from orchestrator.control.ports import Ports, ask_slurm, read_all, require_run
+from orchestrator.control.tell import tell
 from orchestrator.errors import Refused, SlurmUnreachable, TimedOut
 from orchestrator.model import Phase, Run
 from orchestrator.views.facts import how_to_go_on, state_word
@@ -67,15 +68,18 @@ def dependents(ports: Ports, tag: str) -> list[str]:
 
 def wait_for(
     ports: Ports, tag: str, states: frozenset[str], *, timeout_s: float | None, every_s: float,
-    sleep: Callable[[float], None], monotonic: Callable[[], float],
+    sleep: Callable[[float], None], monotonic: Callable[[], float], say: Callable[[str], None],
 ) -> Run:
-    """Until the run's phase is one of ``states``; passes over all runs meanwhile, as a daemon would.
+    """Until the run's phase is one of ``states``; passes over all runs meanwhile, as a daemon would. ``say`` is told once
+    when Slurm falls silent, and once when it answers again.
 
     Raises TimedOut; Refused when the run is over or held in another state, which it will not leave by itself.
     """
-    began = monotonic()
+    began, silent_since = monotonic(), None
     while True:
-        pass_over_all(ports)
+        report = pass_over_all(ports)
+        silent_since = _say_of_silence(report, silent_since, monotonic(), say)
+        tell(ports, report)
         run = require_run(ports.repository, tag)
         if run.phase in states:
             return run
@@ -89,3 +93,18 @@ def wait_for(
                 raise TimedOut(f"{tag} is {state_word(run)} after {timeout_s:g} s, not {' or '.join(sorted(states))}",
                                hint=f"`orch explain {tag}` says what it waits for")
             sleep(0.2)
+
+
+def _say_of_silence(
+    report: PassReport, silent_since: float | None, now: float, say: Callable[[str], None],
+) -> float | None:
+    """Since when Slurm is silent, None while it answers; a pass that had nothing to ask changes nothing."""
+    if report.snapshot is None:
+        return silent_since
+    if report.snapshot.silent is None:
+        if silent_since is not None:
+            say(f"Slurm answers again after {now - silent_since:.0f} s")
+        return None
+    if silent_since is None:
+        say(f"Slurm does not answer: {report.snapshot.silent}; nothing is decided until it does")
+    return now if silent_since is None else silent_since

@@ -36,6 +36,7 @@ checkpoint:
 # recovery: {endings_without_progress: 3, backoff: 30s, backoff_at_most: 30m}
 # reliability: {prior_mtbi: 200h}  # the M to begin with, for this run's number of nodes
 # daemon: {every: 30s}
+# notify: {discord: {webhook_file: ~/.config/orch/discord-webhook}}   # mode 0600; then `orch notify test`
 # slurm: {conf: /path/to/slurm.conf, timeout: 30s}
 # env: {OMP_NUM_THREADS: 2}
 """
@@ -47,16 +48,49 @@ Why each experiment was made. Append; never rewrite.
 """
 
 AGENTS = """\
-# For agents
+# For agents: experiments on Slurm by `orch`
 
-- Read `ops/STATE.md` first: what runs, what waits, what is held and what helps.
-- Never write sbatch by hand. `orch new TAG [--from OTHER]`, edit `jobs/TAG/job.sh` and `jobs/TAG/job.yaml`, then
-  `orch submit TAG`.
-- `orch explain TAG` says what would happen next and why; `orch status TAG` shows attempts and endings; `orch logs TAG` the
-  output.
-- A held run says why; mend the cause, then `orch release TAG`.
-- Append one paragraph to `ops/decisions.md` for every run that you queue: what changed against which run, and why.
-- Never edit anything below `runs/`.
+Read `ops/STATE.md` first. Its first line says what you must know; below it stand what is held and the command that
+helps, what runs, what waits and why, and what has ended with which result. `orch tick` renews it and does what is
+due; where `orch daemon` runs that happens by itself. `ops/state.json` has the same for programs.
+
+Never write sbatch by hand, nor srun or scancel. `orch submit` keeps the resources fixed, queues the next attempt
+behind each one, and resumes from checkpoints after time limits, crashes and dead nodes. Jobs go on without you:
+queue what is to be queued and leave, do not wait for a run to end.
+
+## Queue the next experiment
+
+1. `orch new NEW --from OLD` copies `jobs/OLD` to `jobs/NEW`. Tags: letters, digits, `.`, `_`, `-`.
+2. Edit `jobs/NEW/job.sh`, the whole command (it runs in the repository's folder: a path `jobs/OLD/...` in it still
+   means OLD's file), and `what:` in `jobs/NEW/job.yaml`: what changed against OLD, and why. Change one thing at a
+   time. Resources stand in a profile of `orch.yaml`; leave those to people.
+3. `orch submit NEW --dry-run` checks everything; `orch submit NEW` queues it (`--after OTHER`: when OTHER has ended
+   for good). Once it is submitted, editing `jobs/NEW/job.sh` changes nothing of it.
+4. Append a line to `ops/decisions.md`: date, NEW, what changed against which run, why, what you expect. Leave the
+   older lines as they are.
+
+## Look
+
+`orch status` (a line a run), `orch status TAG` (attempts, what happened when, M and T*), `orch logs TAG` (what it
+printed), `orch explain TAG` (what comes next and why), `orch queue` (everybody's jobs). `status` and `queue` take
+`--json`. A command that fails says why and what to do instead.
+
+## A run is held
+
+Nothing of it goes on until somebody acts; its checkpoints stay. Find the cause first: its line in `ops/STATE.md`,
+then `orch logs TAG`. Then one of these:
+
+- the cause has passed (a full disk, a broken node): `orch release TAG`
+- the command was wrong: mend `jobs/TAG/job.sh`, then `orch submit TAG --again`; it resumes from its newest checkpoint
+- somebody held it by hand: leave it
+- it is not worth mending: `orch cancel TAG`
+
+Write into `ops/decisions.md` what you found and did. Held again for the same reason: leave it held, and say so there.
+
+## Do not touch
+
+`runs/` (above all `journal.jsonl` and `control.json`: orch alone writes them), `ops/STATE.md` and `ops/state.json`
+(written anew by each pass), `.orch/`.
 """
 
 VENDORED = "VENDORED"

@@ -65,6 +65,15 @@ class Repoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Withdraw:
+    """Take a waiting job back, unless it starts first: held, so that it cannot start any more, looked at, and cancelled."""
+
+    submission_id: str
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteControl:
     control: Control
     why: str
@@ -77,14 +86,15 @@ class Wait:
     why: str
 
 
-Action = QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | WriteControl | Wait
+Action = QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | Withdraw | WriteControl | Wait
 
 
 def decide(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     """The actions for this run. ``[Wait]`` when there is nothing to do."""
     if seen.silent is not None:
         return [Wait(why=f"Slurm does not answer ({seen.silent}); nothing is decided until it does")]
-    actions = [*_strays(run, seen, now), *_control(run, seen, policy), *_BY_PHASE[run.phase](run, seen, policy, now)]
+    actions = [*_strays(run, seen, now), *_left_running(run, seen, now), *_control(run, seen, policy),
+               *_BY_PHASE[run.phase](run, seen, policy, now)]
     return actions or [Wait(why=_rest(run, seen))]
 
 
@@ -95,9 +105,15 @@ def _active(run: Run, seen: Observation, policy: Policy, now: float) -> list[Act
     waiting = run.waiting
     if any(s.state == SubmissionState.INTENDED for s in waiting):
         return [Wait(why="a submission's result is not known yet; Slurm is searched for its id before another is made")]
+    overtaken = _overtaken(run, seen, policy, now)
+    withdrawn: list[Action] = [
+        Withdraw(submission_id=s.id, job_id=s.job_id, why=_why_withdrawn(run, s.job_id)) for s in reversed(overtaken)
+        if s.job_id is not None and _may_ask(run, "cancel", s.job_id, now)]
+    if withdrawn:
+        return withdrawn               # what is queued instead is decided when they are gone
     actions: list[Action] = [
         ResumeJob(submission_id=s.id, job_id=s.job_id, why="the run was released")
-        for s in waiting if s.held and s.job_id is not None]
+        for s in waiting if s.held and s.job_id is not None and s not in overtaken]
     actions += _repoint(run, seen)
     actions += _queue(run, seen, policy, now)
     return actions
@@ -221,6 +237,27 @@ def _repoint(run: Run, seen: Observation) -> list[Action]:
                     why=f"{names} has queued another attempt")]
 
 
+# --- a successor that asks for what an ending has overtaken ---------------------------------------------------------------
+
+
+def _overtaken(run: Run, seen: Observation, policy: Policy, now: float) -> list[Submission]:
+    """Waiting jobs that were submitted before an ending changed what is asked for: too little memory, too short a lead,
+    a node that failed. Mostly the successor has started by then; where the partition is full it would wait for hours, and
+    then stand down or fail in the same way."""
+    excluded = excluded_nodes(run, seen, policy, now)
+    failures = [a.ended_sequence for a in run.attempts
+                if a.ending == Ending.NODE_FAILURE and a.nodes in excluded and a.ended_sequence is not None]
+    changed = max([run.adjusted_sequence, *failures])
+    return [s for s in run.waiting if s.sequence < changed
+            and (job := seen.jobs.get(s.id)) is not None and job.state == "PENDING"]
+
+
+def _why_withdrawn(run: Run, job_id: str) -> str:
+    last = _last_ended(run)
+    of = f"attempt {last.number} ended ({last.ending})" if last is not None else "the request was changed"
+    return f"job {job_id} was submitted before {of} and still waits; the next one asks for what is needed now"
+
+
 # --- ending things --------------------------------------------------------------------------------------------------------
 
 
@@ -236,6 +273,22 @@ def _strays(run: Run, seen: Observation, now: float) -> list[Action]:
             for submission_id, job in seen.jobs.items()
             if submission_id in given_up and job.state not in ENDED_STATES and job.state != "COMPLETING"
             and _may_ask(run, "cancel", job.job_id, now)]
+
+
+def _left_running(run: Run, seen: Observation, now: float) -> list[Action]:
+    """Jobs that Slurm goes on calling running although it is certain that nothing of their ended attempt is there: they keep
+    their nodes, and the successor waits behind them."""
+    ended = {a.epoch: a for a in run.attempts if not a.live}
+    living = {a.submission_id for a in run.attempts if a.live}
+    found: list[Action] = []
+    for record in seen.attempts:
+        attempt, job = ended.get(record.start.epoch), seen.jobs.get(record.start.submission_id)
+        why = record.nothing_there or record.node_failed
+        if (why and attempt is not None and job is not None and job.state == "RUNNING"
+                and attempt.submission_id not in living and _may_ask(run, "cancel", job.job_id, now)):
+            found.append(CancelJob(job_id=job.job_id, why=f"attempt {attempt.number} has ended ({attempt.ending}), and Slurm "
+                                   f"goes on calling its job running: {why}"))
+    return found
 
 
 def _may_ask(run: Run, kind: str, job_id: str, now: float) -> bool:

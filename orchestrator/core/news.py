@@ -34,6 +34,7 @@ LOST_AFTER_S = 60.0
 # A job may end before the record that its supervisor wrote can be read here (network file systems).
 RECORD_LAG_S = 15.0
 HEARTBEAT_S = 30.0  # between two beats of a supervisor
+_RUN_AGAIN = "Slurm started its job anew, as it does when it has lost what it knew of it"
 
 
 def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
@@ -129,16 +130,23 @@ def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
 def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Observation, now: float) -> Verdict | None:
     end = record.end if record else None
     final = end is not None and not end.provisional
-    requeued = any(a.job_id == attempt.job_id and a.restart_count > attempt.restart_count for a in run.attempts)
-    if requeued and not final:
-        return Verdict(Ending.VANISHED, "the site requeued the job")
+    later = [a for a in run.attempts if (a.job_id, a.submission_id) == (attempt.job_id, attempt.submission_id)
+             and a.epoch > attempt.epoch]
+    if later and not final:
+        requeued = later[-1].restart_count > attempt.restart_count
+        return Verdict(Ending.VANISHED, "the site requeued the job" if requeued else _RUN_AGAIN)
+    # the job was run again and stood down, as when slurmctld lost what it knew of the first time
+    again = any((s.job_id, s.submission_id) == (attempt.job_id, attempt.submission_id) and s.at > attempt.started_at
+                for s in seen.stood_down)
     heartbeat = record.heartbeat_at if record else None
     return classify(Evidence(
-        # what Slurm says of a requeued job is said of its newest execution
-        job=JobGone() if requeued else seen.job(attempt.submission_id), end=end,
+        # what Slurm says of a job that it ran again is said of the newest execution
+        job=JobGone() if later or again else seen.job(attempt.submission_id), end=end,
         heartbeat_age_s=now - heartbeat if heartbeat else None,
         checkpoint_step=seen.checkpoint_step, saved_after_notice=record.saved_after_notice if record else False,
-        cancel_requested=run.phase == Phase.CANCELLING))
+        cancel_requested=run.phase == Phase.CANCELLING,
+        nothing_there=_RUN_AGAIN if again else record.nothing_there if record else "",
+        node_failed=record.node_failed if record else ""))
 
 
 def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:

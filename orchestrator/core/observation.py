@@ -10,6 +10,15 @@ from orchestrator.records import EndRecord, StartRecord, StoodDown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSeen:
+    """One node as slurmctld knows it."""
+
+    name: str
+    state: str                         # Slurm's word with its flags: IDLE, DOWN+NOT_RESPONDING, mixed*
+    booted_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSeen:
     """One attempt's folder."""
 
@@ -23,6 +32,8 @@ class AttemptSeen:
     first_step_at: float | None = None
     heard_at: float | None = None      # its trainer's latest line
     knows_orch: bool = False           # its trainer wrote lines at all
+    nothing_there: str = ""            # as in core.endings.Evidence: looked into only while Slurm calls a silent one running
+    node_failed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The checkpoint interval T*, start of a save to start of the next, and the waste that it costs.
 
-C is the stall, t the time until a save is usable (t = C for a synchronous one), R the restart time, M the mean time between
-interruptions, all in seconds; lambda = 1 / M.
+C is the stall, t_a the write that goes on after it (0 for a synchronous save), t = C + t_a the time until a save is usable, R
+the restart time, M the mean time between interruptions, all in seconds; lambda = 1 / M. Planned stops, which lose no
+work, are in ``stops``; interruptions that come more or less often with age in ``weibull``.
 """
 
 from __future__ import annotations
@@ -24,29 +25,90 @@ def daly_interval_s(stall_s: float, mtbi_s: float) -> float:
     return young_interval_s(stall_s, mtbi_s) * (1 + x / 3 + x * x / 9)
 
 
+def exact_interval_s(stall_s: float, mtbi_s: float) -> float:
+    """T that minimises the exact waste: M [ 1 + C/M + W0(-exp(-1 - C/M)) ] (Lambert W; docs/planning.md 2). Neither R nor
+    a fixed write time moves it. With y = T/M it is the root of y + exp(-y) - 1 = C/M, found by Newton's method from
+    Daly's value, which keeps the digits that W0 loses near its branch point."""
+    ratio = stall_s / mtbi_s
+    y = daly_interval_s(stall_s, mtbi_s) / mtbi_s
+    for _ in range(20):
+        step = (y + math.expm1(-y) - ratio) / -math.expm1(-y)
+        y -= step
+        if abs(step) <= 1e-12 * y:
+            break
+    return y * mtbi_s
+
+
 def exact_waste(interval_s: float, *, stall_s: float, mtbi_s: float, write_s: float = 0.0, restart_s: float = 0.0) -> float:
     """Share of wall time that trained nothing new, exponential interruptions that do not strike during the restart.
 
     1 - (T - C) exp(-lambda t_a) / [ (exp(lambda T) - 1) (M + R) ]: the n-th save is durable at nT + t_a and carries T - C of
-    training. ``write_s`` is t_a, the asynchronous write after the stall.
+    training. ``write_s`` is t_a, the asynchronous write after the stall. Where interruptions strike during the restart
+    too, and it starts over, give ``struck_restart_s`` as R.
     """
     assert 0 <= stall_s <= interval_s
+    if interval_s > 700 * mtbi_s:
+        return 1.0                     # no interruption leaves time for a save
     useful_s = (interval_s - stall_s) * math.exp(-write_s / mtbi_s) / math.expm1(interval_s / mtbi_s)
     return 1 - useful_s / (mtbi_s + restart_s)
 
 
+def struck_restart_s(restart_s: float, mtbi_s: float) -> float:
+    """The mean of a restart that needs R without an interruption and starts over after one: M (exp(lambda R) - 1), so that
+    M + R becomes M exp(lambda R) (docs/planning.md 1)."""
+    return mtbi_s * math.expm1(min(restart_s / mtbi_s, 700.0))
+
+
+def excess_of(factor: float) -> float:
+    """What an interval off the optimum by this factor r costs, as a share of the part of the waste that the interval decides:
+    (r + 1/r) / 2 - 1 (from C/T + T/2M)."""
+    return (factor + 1 / factor) / 2 - 1
+
+
+# --- saves that are written while training goes on --------------------------------------------------------------------
+
+
+def shortest_interval_s(stall_s: float, write_s: float) -> float:
+    """C + t_a: from here on one write is over before the next begins. The waste is convex in T, so this is the best T
+    where the optimum is shorter (docs/planning.md 3)."""
+    return stall_s + write_s
+
+
+def stretched_interval_s(stall_s: float, mtbi_s: float, share: float) -> float:
+    """T* of a write that is stretched over this share phi of the interval: sqrt(2 C M / (1 + 2 phi)) (docs/planning.md 3)."""
+    assert 0 <= share <= 1
+    return young_interval_s(stall_s, mtbi_s) / math.sqrt(1 + 2 * share)
+
+
+def stretched_write_s(interval_s: float, stall_s: float, share: float) -> float:
+    """t_a = phi (T - C)."""
+    return share * (interval_s - stall_s)
+
+
+def slowed_stall_s(stall_s: float, write_s: float, slowdown: float) -> float:
+    """C of a write that slows training by this share sigma while it lasts: C + sigma t_a, to be put into T* and into the
+    waste (docs/planning.md 3)."""
+    assert 0 <= slowdown < 1
+    return stall_s + slowdown * write_s
+
+
+# --- the first order, in parts ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waste:
-    """The first-order parts of the waste, eta = C/T + lambda (T/2 + t + R): which is largest decides what to buy."""
+    """The first-order parts of the waste, eta = C/T + lambda (T/2 + t + R) + lambda_p (C_p + R_p): which is largest
+    decides what to buy. The last term is that of planned stops."""
 
     stall: float
     rework: float
     not_yet_durable: float
     restart: float
+    planned: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.stall + self.rework + self.not_yet_durable + self.restart
+        return self.stall + self.rework + self.not_yet_durable + self.restart + self.planned
 
     @property
     def of_interval(self) -> float:

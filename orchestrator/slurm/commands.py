@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -16,9 +17,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.observation import NodeSeen
 from orchestrator.errors import SlurmUnreachable, SubmissionRejected
-from orchestrator.model import JobSeen
-from orchestrator.slurm.fields import SINFO_FORMAT, SQUEUE_FORMAT, parse_job_id, parse_sinfo, parse_squeue
+from orchestrator.model import JobSeen, QueuedJob
+from orchestrator.slurm.fields import (
+    SINFO_FORMAT,
+    UNIT,
+    jobs_option,
+    parse_job_id,
+    parse_jobs,
+    parse_nodes,
+    parse_queue,
+    parse_sinfo,
+    queue_option,
+)
 from orchestrator.slurm.protocol import NodeOffer
 
 # Words with which Slurm says that it could not be asked, as opposed to saying no.
@@ -41,20 +53,30 @@ class SlurmCommands:
     conf: Path | None = None
     timeout_s: float = 30.0
 
-    def jobs(self) -> list[JobSeen]:
-        return parse_squeue(self._squeue(f"--user={os.getuid()}"))
+    def jobs(self, commented: str = "") -> list[JobSeen]:
+        return self._squeue(f"--user={os.getuid()}", commented)
 
     def job(self, job_id: str) -> JobSeen | None:
         try:
-            found = parse_squeue(self._squeue(f"--jobs={job_id}"))
+            found = self._squeue(f"--jobs={job_id}")
         except SubmissionRejected as error:
             if "invalid job id" in error.message.lower():
                 return None
             raise SlurmUnreachable(error.message) from error
         return next((job for job in found if job.job_id == job_id), None)
 
+    def queue(self) -> list[QueuedJob]:
+        mark = UNIT + secrets.token_hex(4)
+        return parse_queue(self._run("squeue", "--all", queue_option(mark)), mark)
+
     def offers(self) -> list[NodeOffer]:
         return parse_sinfo(self._run("sinfo", "--noheader", "--Node", "--all", f"--format={SINFO_FORMAT}"))
+
+    def nodes(self, names: str) -> list[NodeSeen]:
+        try:
+            return parse_nodes(self._run("scontrol", "--oneliner", "show", "node", names))
+        except SubmissionRejected:         # it does not know one of them
+            return []
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         answer = self._run("sbatch", "--parsable", str(script), environment=environment)
@@ -84,8 +106,9 @@ class SlurmCommands:
             if not any(words in error.message.lower() for words in _TOO_LATE):
                 raise
 
-    def _squeue(self, which: str) -> str:
-        return self._run("squeue", "--noheader", "--all", "--states=all", which, f"--format={SQUEUE_FORMAT}")
+    def _squeue(self, which: str, commented: str = "") -> list[JobSeen]:
+        mark = UNIT + secrets.token_hex(4)
+        return parse_jobs(self._run("squeue", "--all", "--states=all", which, jobs_option(mark)), mark, commented)
 
     def _run(self, *command: str, environment: Mapping[str, str] | None = None) -> str:
         """stdout of a command; SlurmUnreachable without an answer, SubmissionRejected when Slurm says no."""

@@ -1,34 +1,79 @@
 """Text that Slurm's commands print, and what it means. Pure.
 
-Fields are separated by control characters that no sane value holds; hostile ones (names and comments are anybody's) come
-last, so that a row stays readable whatever they contain. Times are asked for as epoch seconds (``SLURM_TIME_FORMAT=%s``).
+Names and comments are anybody's and hold anything, control characters and newlines among them. So every value of a
+pass's squeue ends with a mark that is made anew for each call: no value can hold what nobody knew when it was written. The
+heading comes first and shows that the answer is one; without it nothing is concluded, least of all that there are no jobs.
+Times are asked for as epoch seconds (``SLURM_TIME_FORMAT=%s``).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from orchestrator.model import JobSeen
+from orchestrator.core.observation import NodeSeen
+from orchestrator.errors import SlurmUnreachable
+from orchestrator.model import JobSeen, QueuedJob
 from orchestrator.slurm.protocol import NodeOffer
+from orchestrator.states import exit_code, state_word
 
-RECORD, UNIT = "\x1e", "\x1f"
-SQUEUE_FORMAT = RECORD + UNIT.join(["%A", "%T", "%r", "%S", "%e", "%N", "%E", "%b", "%j", "%k"])
+UNIT = "\x1f"
+# --Format, since --format has neither exit code nor restart count; without a width (":" alone) nothing is cut or filled up
+_JOB_FIELDS = ("JobID", "State", "Reason", "StartTime", "EndTime", "NodeList", "Dependency", "tres-per-node", "RestartCnt",
+               "exit_code", "Name", "Comment")
+_QUEUE_FIELDS = ("JobArrayID", "UserName", "Partition", "State", "PriorityLong", "Reason", "NodeList", "Dependency",
+                 "StartTime", "EndTime", "Name", "Comment")
+_NOTHING = frozenset({"(null)", "N/A", "None", "n/a"})
 SINFO_FORMAT = UNIT.join(["%N", "%P", "%c", "%m", "%G", "%T", "%l"])
 
 
-def parse_squeue(text: str) -> list[JobSeen]:
-    """Jobs from ``squeue --format=SQUEUE_FORMAT``; rows that are not of that form (a site's banner) are passed over."""
-    jobs = []
-    for record in text.split(RECORD)[1:]:
-        values = record.rstrip("\n").split(UNIT)
-        if len(values) < 10 or not values[0].strip().isdigit():
-            continue
-        job_id, state, reason, start, end, nodes, dependency, gres, name = (value.strip() for value in values[:9])
-        comment = UNIT.join(values[9:]).strip()
-        jobs.append(JobSeen(
-            job_id=job_id, state=state.upper(), reason=_none(reason), start_at=epoch_s(start), end_at=epoch_s(end),
-            nodes=_none(nodes), dependency=_none(dependency), gres=_none(gres), name=name, comment=_none(comment)))
-    return jobs
+def jobs_option(mark: str) -> str:
+    """squeue's option for what ``parse_jobs`` reads."""
+    return _option(_JOB_FIELDS, mark)
+
+
+def queue_option(mark: str) -> str:
+    """squeue's option for what ``parse_queue`` reads."""
+    return _option(_QUEUE_FIELDS, mark)
+
+
+def _option(fields: tuple[str, ...], mark: str) -> str:
+    return "--Format=" + ",".join(f"{field}:{mark}" for field in fields)
+
+
+def parse_jobs(text: str, mark: str, commented: str = "") -> list[JobSeen]:
+    """Jobs whose comment begins with ``commented`` from ``squeue`` with ``jobs_option(mark)``; the others cost next to nothing.
+    Raises SlurmUnreachable when that is not what it printed."""
+    return [
+        JobSeen(job_id=job_id, state=state_word(state), reason=_none(reason), start_at=epoch_s(start), end_at=epoch_s(end),
+                nodes=_none(nodes), dependency=_none(dependency), gres=_none(gres), name=name, comment=_none(comment),
+                restart_count=int(restarts) if restarts.isdigit() else 0, exit_code=exit_code(code))
+        for job_id, state, reason, start, end, nodes, dependency, gres, restarts, code, name, comment
+        in _rows(text, mark, len(_JOB_FIELDS), commented)]
+
+
+def _rows(text: str, mark: str, columns: int, last_begins: str = "") -> Iterator[list[str]]:
+    """The rows behind the heading whose last value begins with this. What a site prints before, between or behind them is
+    passed over: a row begins behind the last newline in front of its first value."""
+    values = text.split(mark)
+    if len(values) <= columns or len(values) % columns != 1 or not values[0].endswith("JOBID"):
+        raise SlurmUnreachable(f"squeue printed something else than it was asked for: {text[:200]!r}")
+    for first in range(columns, len(values) - columns, columns):
+        if values[first + columns - 1].startswith(last_begins):
+            row = values[first:first + columns]
+            row[0] = row[0].rpartition("\n")[2]
+            yield row
+
+
+def parse_queue(text: str, mark: str) -> list[QueuedJob]:
+    """Everybody's jobs from ``squeue`` with ``queue_option(mark)``. Raises SlurmUnreachable as ``parse_jobs`` does."""
+    return [
+        QueuedJob(job_id=job_id, user=user, partition=partition, state=state_word(state),
+                  priority=int(priority) if priority.isdigit() else 0, reason=_none(reason), nodes=_none(nodes),
+                  dependency=_none(dependency), start_at=epoch_s(start), end_at=epoch_s(end), name=name,
+                  comment=_none(comment))
+        for job_id, user, partition, state, priority, reason, nodes, dependency, start, end, name, comment
+        in _rows(text, mark, len(_QUEUE_FIELDS))]
 
 
 def parse_sinfo(text: str) -> list[NodeOffer]:
@@ -44,6 +89,17 @@ def parse_sinfo(text: str) -> list[NodeOffer]:
             memory_bytes=int(re.sub(r"\D", "", memory) or 0) * 2**20, gres=_none(gres), state=state.lower(),
             time_limit_s=time_limit_s(limit)))
     return offers
+
+
+def parse_nodes(text: str) -> list[NodeSeen]:
+    """Nodes from ``scontrol --oneliner show node``."""
+    nodes = []
+    for line in text.splitlines():
+        name, state, booted = (re.search(rf"(?:^|\s){key}=(\S+)", line) for key in ("NodeName", "State", "BootTime"))
+        if name and state:
+            booted_at = epoch_s(booted.group(1)) if booted else None
+            nodes.append(NodeSeen(name=name.group(1), state=state.group(1), booted_at=booted_at))
+    return nodes
 
 
 def parse_job_id(stdout: str) -> str | None:
@@ -67,7 +123,7 @@ def gres_counts(text: str) -> dict[str, int]:
 
 
 def epoch_s(text: str) -> float | None:
-    return float(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+    return (float(text) or None) if text.isascii() and text.isdigit() else None
 
 
 def time_limit_s(text: str) -> float | None:
@@ -80,4 +136,4 @@ def time_limit_s(text: str) -> float | None:
 
 
 def _none(text: str) -> str:
-    return "" if text in ("(null)", "N/A", "None", "n/a") else text
+    return "" if text in _NOTHING else text

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.model import JobSeen
+from orchestrator.core.observation import NodeSeen
+from orchestrator.model import JobSeen, QueuedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +33,20 @@ class NodeOffer:
 class Slurm(Protocol):
     """A Slurm, real or simulated."""
 
-    def jobs(self) -> list[JobSeen]:
-        """All jobs of this user that Slurm still knows, in every state; one call."""
+    def jobs(self, commented: str = "") -> list[JobSeen]:
+        """All jobs of this user that Slurm still knows, in every state, whose comment begins with this; one call."""
 
     def job(self, job_id: str) -> JobSeen | None:
         """One job, None if Slurm does not know it."""
 
+    def queue(self) -> list[QueuedJob]:
+        """Everybody's jobs that run or wait, as far as this Slurm shows them; one call."""
+
     def offers(self) -> list[NodeOffer]:
         """All nodes of all partitions."""
+
+    def nodes(self, names: str) -> list[NodeSeen]:
+        """These nodes, named as Slurm does (``n7``, ``n[1-3,5]``); none if it does not know one of them."""
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         """sbatch with exactly this environment; the job id."""

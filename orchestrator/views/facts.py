@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model import Attempt, JobSeen, Phase, Run
+from orchestrator.views.reasons import reason_in_words
+from orchestrator.views.text import one_line
+
+METRICS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The trainer's latest words."""
+    """The trainer's latest words; None: it did not say."""
 
     step: int | None = None
+    of: int | None = None              # steps in all
     loss: float | None = None
     steps_per_s: float | None = None
+    left_s: float | None = None        # until the last step at this rate, seen from ``at``
+    memory_bytes: float | None = None  # of the attempt on this node
+    gpu_memory_bytes: float | None = None
     at: float | None = None
     interval_s: float | None = None    # between checkpoints, as the trainer is told
+
+    @property
+    def done_at(self) -> float | None:
+        """When the last step will be done, if it goes on like this."""
+        return self.at + self.left_s if self.at is not None and self.left_s is not None else None
+
+    @property
+    def steps(self) -> str:
+        """``41200/90000``, ``41200``, or nothing."""
+        return "" if self.step is None else str(self.step) if self.of is None else f"{self.step}/{self.of}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A run as it is to be shown: with Slurm's jobs of it by submission id, and its trainer's progress."""
+
+    run: Run
+    jobs: dict[str, JobSeen] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
 
 
 def state_word(run: Run, jobs: dict[str, JobSeen] | None = None) -> str:
@@ -37,8 +64,34 @@ def idle_s(earlier: Attempt, later: Attempt) -> float | None:
     return max(0.0, later.started_at - earlier.ended_at) if earlier.ended_at is not None else None
 
 
+def metrics_in_words(metrics: dict[str, object], at_most: int | None = None) -> str:
+    """``accuracy=0.9877 loss=0.0123``."""
+    return " ".join(f"{one_line(key, 40)}={_short(value)}" for key, value in list(metrics.items())[:at_most])
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else one_line(value, 16)
+
+
+def why_waiting(shown: Shown) -> str:
+    """What a run that neither trains nor is held waits for."""
+    run = shown.run
+    head = run.waiting[0] if run.waiting else None
+    after = f"waits for {', '.join(run.spec.after_tags)}" if run.spec.after_tags and not run.attempts else ""
+    if head is None:
+        return after or f"no job of it is queued yet; `orch explain {run.spec.tag}` says why"
+    if head.job_id is None:
+        return "whether Slurm took its job is not settled yet"
+    job = shown.jobs.get(head.id)
+    reason = reason_in_words(job.reason) if job is not None and job.state == "PENDING" else ""
+    if after and (not reason or reason.endswith("(Dependency)")):
+        reason = after
+    return f"job {head.job_id}" + (f", {reason}" if reason else "")
+
+
 def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """A run for programs; keys are stable."""
+    said = progress or Progress()
     return {
         "tag": run.spec.tag,
         "state": state_word(run, jobs),
@@ -46,22 +99,31 @@ def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Prog
         "since": run.phase_since,
         "profile": run.spec.profile.name,
         "after": [*run.spec.after_tags, *run.spec.after_jobs],
-        "step": progress.step if progress else None,
-        "loss": progress.loss if progress else None,
+        "step": said.step,
+        "of": said.of,
+        "loss": said.loss,
+        "steps_per_s": said.steps_per_s,
+        "left_s": said.left_s,
+        "memory_bytes": said.memory_bytes,
+        "gpu_memory_bytes": said.gpu_memory_bytes,
+        "progress_at": said.at,
         "what": run.spec.what,
-        "checkpoint_interval_s": progress.interval_s if progress else None,
+        "checkpoint_interval_s": said.interval_s,
         "metrics": run.metrics,
         "jobs": [
             {"job_id": s.job_id, "attempt": s.number, "state": jobs[s.id].state if jobs and s.id in jobs else None,
              "why": jobs[s.id].reason if jobs and s.id in jobs else None, "behind": s.dependency}
             for s in run.waiting],
-        "attempts": [
-            {"attempt": a.number, "job_id": a.job_id, "restart_count": a.restart_count, "epoch": a.epoch, "host": a.host,
-             "started_at": a.started_at, "ended_at": a.ended_at, "ending": str(a.ending) if a.ending else None,
-             "reason": a.reason, "resume_step": a.resume_step, "checkpoint_step": a.checkpoint_step,
-             "last_step": a.last_step, "exit_code": a.exit_code, "lost_s": a.lost_s}
-            for a in run.attempts],
+        "attempts": [_attempt_as_json(attempt) for attempt in run.attempts],
     }
+
+
+def _attempt_as_json(a: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": a.number, "job_id": a.job_id, "restart_count": a.restart_count, "epoch": a.epoch, "host": a.host,
+        "started_at": a.started_at, "ended_at": a.ended_at, "ending": str(a.ending) if a.ending else None,
+        "reason": a.reason, "resume_step": a.resume_step, "checkpoint_step": a.checkpoint_step,
+        "last_step": a.last_step, "exit_code": a.exit_code, "lost_s": a.lost_s}
 
 
 def how_to_go_on(run: Run) -> str:

@@ -1,118 +1,211 @@
-"""``orch status``: one dense line a run, and one run's attempts. Values in, text out."""
+"""``orch status``: one dense line a run, and one run whole. Values in, lines out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import tzinfo
+
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.core.reliability import Setting, restarts
-from orchestrator.model import Attempt, JobSeen, Phase, Run
+from orchestrator.core.script import dependency_jobs
+from orchestrator.model import JobSeen, Phase, Run
 from orchestrator.units import format_duration, format_size
-from orchestrator.views.facts import Progress, how_to_go_on, idle_s, state_word
+from orchestrator.views.facts import METRICS_SHOWN, Progress, Shown, how_to_go_on, metrics_in_words, state_word, why_waiting
 from orchestrator.views.interval import interval_lines
+from orchestrator.views.reasons import reason_in_words
+from orchestrator.views.text import Line, Span, Style, day_and_time, one_line, plain, table, wrapped
+from orchestrator.views.timeline import Moment, Saves, attempt_table, moment_lines
 
-Jobs = dict[str, JobSeen]
+FOLDED_AFTER_S = 24 * 3600.0
+ATTEMPTS_SHOWN = 12
+MOMENTS_SHOWN = 24
+MOMENTS_AT_LEAST = 4
 
-
-def status_lines(rows: list[tuple[Run, Jobs, Progress]], now: float) -> list[str]:
-    """A header and a line a run, at most 80 columns wide for tags of ordinary length."""
-    table: list[tuple[str, ...]] = [("TAG", "STATE", "ATT", "STEP", "LOSS", "FOR", "NOTE")]
-    table += [_row(run, jobs, progress, now) for run, jobs, progress in rows]
-    widths = [max(len(row[column]) for row in table) for column in range(6)]
-    return ["  ".join([*(cell.ljust(width) for cell, width in zip(row[:6], widths, strict=True)), row[6]]).rstrip()
-            for row in table]
-
-
-def _row(run: Run, jobs: Jobs, progress: Progress, now: float) -> tuple[str, ...]:
-    live = run.live
-    since = live.started_at if live else run.phase_since
-    loss = f"{progress.loss:.4g}" if progress.loss is not None else "-"
-    step = str(progress.step) if progress.step is not None else "-"
-    return (run.spec.tag, state_word(run, jobs), str(len(run.attempts)), step, loss, format_duration(max(0.0, now - since)),
-            note(run, jobs))
+STATES: dict[str, Style] = {"running": "good", "starting": "good", "waiting": "warn", "held": "bad", "cancelling": "warn",
+                            "cancelled": "faint", "finished": "faint"}
 
 
-def note(run: Run, jobs: Jobs) -> str:
-    """What a reader wants to know next about this run."""
-    if run.metrics:
-        return " ".join(f"{key}={_short(value)}" for key, value in list(run.metrics.items())[:3])
-    live = run.live
-    if run.phase_reason and run.phase != "active":
-        return run.phase_reason + (f"; attempt {live.number} still runs (job {live.job_id})" if live else "")
-    if live is not None:
-        waiting = [s.job_id for s in run.waiting if s.job_id]
-        return f"job {live.job_id} on {live.host}" + (f", next {waiting[0]}" if waiting else "")
-    if run.waiting:
-        job = jobs.get(run.waiting[0].id)
-        after = f" after {', '.join(run.spec.after_tags)}" if run.spec.after_tags and not run.attempts else ""
-        return f"job {run.waiting[0].job_id}" + (after or (f" ({job.reason})" if job and job.reason else ""))
-    if run.spec.after_tags and not run.attempts:
-        return f"after {', '.join(run.spec.after_tags)}"
-    return ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """For whom lines are made."""
+
+    now: float
+    width: int | None = None           # columns of the terminal; None: nothing is cut or wrapped
+    height: int | None = None          # lines that there is room for; None: any number
+    zone: tzinfo | None = None         # of the times shown; None: this machine's
+    everything: bool = False           # nothing is folded
 
 
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)[:16]
+def at_rest(run: Run) -> bool:
+    """Nothing happens to it until a person asks for something."""
+    return run.live is None and (run.over or run.phase == Phase.HELD)
 
 
-def run_lines(
-    run: Run, jobs: Jobs, progress: Progress, checkpoints: list[Checkpoint], now: float, setting: Setting | None = None,
-) -> list[str]:
-    """One run: what it is, its attempts with their endings, its checkpoints, what waits."""
-    spec = run.spec
-    reason = f" ({run.phase_reason})" if run.phase_reason else ""
-    every = f", checkpoint every {format_duration(progress.interval_s)}" if progress.interval_s is not None else ""
-    lines = [f"{spec.tag}: {state_word(run, jobs)}{reason}, profile {spec.profile.name}{every}"]
-    if spec.what:
-        lines.append(spec.what)
-    if run.phase == Phase.HELD:
-        lines.append(how_to_go_on(run))
-    if spec.after_tags or spec.after_jobs:
-        lines.append(f"after {', '.join((*spec.after_tags, *spec.after_jobs))}")
-    if progress.step is not None:
-        loss = f", loss {progress.loss:.4g}" if progress.loss is not None else ""
-        rate = f", {progress.steps_per_s:.1f} steps/s" if progress.steps_per_s else ""
-        lines.append(f"step {progress.step}{loss}{rate}")
-    lines += ["", *timeline_lines(run.attempts, now, progress.step)] if run.attempts else []
-    if run.waiting and not run.over:
-        lines += ["", *(_waiting_line(s.number, s.job_id, jobs.get(s.id)) for s in run.waiting)]
-    if checkpoints:
-        newest = checkpoints[-1]
-        steps = ", ".join(str(c.step) for c in checkpoints)
-        lines += ["", f"complete checkpoints: step {steps} ({format_size(newest.size_bytes)} each, the newest "
-                      f"{format_duration(max(0.0, now - newest.saved_at))} old)"]
-    if setting is not None and not run.over:
-        lines += ["", *interval_lines(setting, restarts(run), progress.interval_s)]
-    if run.metrics:
-        lines += ["", "result: " + " ".join(f"{key}={_short(value)}" for key, value in run.metrics.items())]
+def status_lines(rows: Sequence[Shown], view: View) -> list[Line]:
+    """A header, a line a run, and one for those that ended long ago."""
+    older = _folded(rows, view)
+    tags = {run.spec.tag for run in older}
+    kept = [row for row in rows if row.run.spec.tag not in tags]
+    progress = any(row.run.live is not None and row.run.phase != Phase.HELD for row in kept)
+    names = ("TAG", "STATE", "FOR", *(("STEP", "LOSS", "LEFT", "ATTEMPT") if progress else ("NOTE",)))
+    cells: list[tuple[Span, ...]] = [tuple((name, "title") for name in names)]
+    cells += [_row(row, view.now) for row in kept]
+    lines = table(cells, view.width) if kept else []
+    if older:
+        counts = {phase: sum(run.phase == phase for run in older) for phase in (Phase.FINISHED, Phase.CANCELLED)}
+        words = ", ".join(f"{count} {phase}" for phase, count in counts.items() if count)
+        more = "and " if kept else ""
+        lines += wrapped(f"{more}{words} earlier: `orch status --all`", view.width, style="faint")
     return lines
 
 
-def timeline_lines(attempts: tuple[Attempt, ...], now: float, step: int | None = None) -> list[str]:
-    """Attempts in order, with the idle time after each and the work that each ending cost."""
-    header = ("ATTEMPT", "JOB", "ON", "RAN", "STEPS", "ENDING", "IDLE AFTER", "LOST")
-    table: list[tuple[str, ...]] = [header]
-    for index, attempt in enumerate(attempts):
-        later = attempts[index + 1] if index + 1 < len(attempts) else None
-        table.append(_attempt_row(attempt, later, now, step))
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+def _folded(rows: Sequence[Shown], view: View) -> list[Run]:
+    """Runs that are only counted: those that ended more than a day ago, and the oldest that have no room."""
+    if view.everything:
+        return []
+    over = sorted((row.run for row in rows if row.run.over), key=lambda run: run.phase_since)
+    count = sum(view.now - run.phase_since > FOLDED_AFTER_S for run in over)
+    if view.height is not None and len(rows) - count + 2 > view.height:  # the header and the line that counts
+        count = min(len(over), len(rows) + 2 - view.height)
+    return over[:count]
 
 
-def _attempt_row(attempt: Attempt, later: Attempt | None, now: float, step: int | None) -> tuple[str, ...]:
-    idle = idle_s(attempt, later) if later else None
-    job = attempt.job_id + (f".{attempt.restart_count}" if attempt.restart_count else "")
-    start = attempt.resume_step if attempt.resume_step is not None else 0
-    ran = format_duration(max(0.0, (attempt.ended_at or now) - attempt.started_at))
-    ending = str(attempt.ending) if attempt.ending else "runs"
-    if attempt.ending and attempt.reason and attempt.exit_code not in (0, 75, None):
-        ending += f" ({attempt.reason})"
-    last_step = step if attempt.live else attempt.last_step
-    steps = f"{start}-{last_step if last_step is not None else ''}"
-    return (str(attempt.number), job, attempt.host, ran, steps, ending,
-            format_duration(idle) if idle is not None else "",
-            format_duration(attempt.lost_s) if attempt.lost_s is not None else "")
+def _row(shown: Shown, now: float) -> tuple[Span, ...]:
+    run, progress = shown.run, shown.progress
+    live, word = run.live, state_word(run, shown.jobs)
+    since = live.started_at if live is not None and run.phase != Phase.HELD else run.phase_since
+    head: tuple[Span, ...] = (
+        (run.spec.tag, ""), (word, STATES.get(word, "")), (format_duration(max(0.0, now - since)), ""))
+    if live is None or run.phase == Phase.HELD:
+        return (*head, (note(shown), "faint" if run.over else ""))
+    following = [s.job_id for s in run.waiting if s.job_id]
+    attempt = f"{live.number} on {live.host}, job {live.job_id}" + (f", next {following[0]}" if following else "")
+    return (*head, (progress.steps or "-", ""), (f"{progress.loss:.4g}" if progress.loss is not None else "-", ""),
+            (time_left(progress, now) or "-", ""), (one_line(attempt), ""))
 
 
-def _waiting_line(number: int, job_id: str | None, job: JobSeen | None) -> str:
-    state = f"{job.state.lower()}{f' ({job.reason})' if job.reason else ''}" if job else "not seen in Slurm yet"
-    behind = f", {job.dependency}" if job and job.dependency else ""
-    return f"next: attempt {number}, job {job_id or '?'}, {state}{behind}"
+def time_left(progress: Progress, now: float) -> str:
+    """``2h10m``, by the trainer's word of its progress."""
+    return format_duration(max(0, round(progress.done_at - now))) if progress.done_at is not None else ""
+
+
+def note(shown: Shown) -> str:
+    """What a reader wants to know next about a run that does not train."""
+    run, live = shown.run, shown.run.live
+    if run.metrics:
+        return metrics_in_words(run.metrics, METRICS_SHOWN)
+    if run.phase != Phase.ACTIVE:
+        return one_line(run.phase_reason) + (f"; attempt {live.number} still runs (job {live.job_id})" if live else "")
+    return why_waiting(shown)
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """All that is shown of one run."""
+
+    shown: Shown
+    checkpoints: Sequence[Checkpoint] = ()
+    setting: Setting | None = None
+    saves: dict[int, Saves]            # of each attempt, by number
+    moments: Sequence[Moment] = ()
+    silent: str | None = None          # why Slurm said nothing
+
+
+def run_lines(whole: Whole, view: View) -> list[Line]:
+    """One run: what it is, its attempts, what happened when, what waits, its checkpoints, M and T*."""
+    run, width = whole.shown.run, view.width
+    lines = _head(whole, view)
+    if run.attempts:
+        at_most = None if view.everything else ATTEMPTS_SHOWN
+        lines += [(), *attempt_table(run.attempts, whole.saves, whole.shown.progress.step, view.now, width, at_most)]
+    if whole.moments:
+        lines += [(), *moment_lines(whole.moments, run.spec.tag, _moments_at_most(whole, view), width, view.zone)]
+    if run.waiting and not run.over:
+        lines.append(())
+        for s in run.waiting:
+            lines += wrapped(_waiting_line(s.number, s.job_id, whole.shown.jobs.get(s.id), view), width)
+    paragraphs = [_checkpoints(whole.checkpoints, view.now)]
+    if whole.setting is not None and not run.over:
+        paragraphs.append(interval_lines(whole.setting, restarts(run), whole.shown.progress.interval_s))
+    for paragraph in paragraphs:
+        lines += [()] if paragraph else []
+        for words in paragraph:
+            lines += wrapped(words, width)
+    return lines
+
+
+def _moments_at_most(whole: Whole, view: View) -> int | None:
+    """On a low terminal fewer of the older ones, rather than anything else."""
+    if view.everything:
+        return None
+    shown = min(MOMENTS_SHOWN, len(whole.moments))
+    if view.height is None:
+        return shown
+    missing = len(run_lines(whole, replace(view, height=None))) - view.height
+    return max(MOMENTS_AT_LEAST, shown - missing - 1) if missing > 0 else shown  # the line that counts them needs room too
+
+
+def _head(whole: Whole, view: View) -> list[Line]:
+    """The first lines: state, why and what helps, what it is, progress or result."""
+    run, progress = whole.shown.run, whole.shown.progress
+    word = state_word(run, whole.shown.jobs)
+    every = f", checkpoint every {format_duration(progress.interval_s)}" if progress.interval_s is not None else ""
+    since = f" since {day_and_time(run.phase_since, view.zone)}" if run.phase != Phase.ACTIVE else ""
+    lines: list[Line] = [(
+        (run.spec.tag, "title"), (": ", ""), (word, STATES.get(word, "")),
+        (f"{since}, profile {run.spec.profile.name}{every}", ""))]
+    after = ", ".join((*run.spec.after_tags, *run.spec.after_jobs))
+    texts: list[tuple[str, Style]] = [
+        (one_line(run.phase_reason), "bad" if run.phase == Phase.HELD else ""),
+        (how_to_go_on(run) if run.phase == Phase.HELD else "", "warn"),
+        (one_line(run.spec.what), ""), (f"after {after}" if after else "", ""),
+        (f"result: {metrics_in_words(run.metrics)}" if run.metrics else "", "good"),
+        (_progress_words(progress, view, live=run.live is not None), ""),
+        (f"Slurm does not answer: {one_line(whole.silent)}" if whole.silent else "", "bad")]
+    for text, style in texts:
+        lines += wrapped(text, view.width, style=style) if text else []
+    return lines
+
+
+def _progress_words(progress: Progress, view: View, *, live: bool) -> str:
+    if progress.step is None:
+        return ""
+    words = [f"step {progress.step}"]
+    if progress.of:
+        words[0] += f" of {progress.of} ({100 * progress.step // progress.of} %)"
+    words += [f"loss {progress.loss:.4g}"] if progress.loss is not None else []
+    words += [f"{progress.steps_per_s:.3g} steps/s"] if progress.steps_per_s else []
+    if live and progress.done_at is not None:
+        words.append(f"{time_left(progress, view.now)} left (until {day_and_time(progress.done_at, view.zone)})")
+    words += [f"memory {format_size(progress.memory_bytes)}"] if progress.memory_bytes is not None else []
+    words += [f"GPU memory {format_size(progress.gpu_memory_bytes)}"] if progress.gpu_memory_bytes is not None else []
+    return ", ".join(words)
+
+
+def _waiting_line(number: int, job_id: str | None, job: JobSeen | None, view: View) -> str:
+    if job is None:
+        return f"next: attempt {number}, job {job_id or '?'}, not seen in Slurm yet"
+    behind = ", ".join(sorted(dependency_jobs(job.dependency), key=int))
+    reason = f" behind job {behind}" if behind else f", {reason_in_words(job.reason)}" if job.reason else ""
+    guess = f", to start about {day_and_time(job.start_at, view.zone)} by Slurm's guess" if job.start_at is not None else ""
+    why = reason + guess if job.state == "PENDING" else ""
+    return f"next: attempt {number}, job {job_id or '?'}, {job.state.lower()}{why}"
+
+
+def _checkpoints(checkpoints: Sequence[Checkpoint], now: float) -> list[str]:
+    if not checkpoints:
+        return []
+    newest = checkpoints[-1]
+    steps = ", ".join(str(c.step) for c in checkpoints[-5:])
+    more = f"{len(checkpoints)}, the newest at " if len(checkpoints) > 5 else ""
+    return [f"complete checkpoints: {more}step {steps} ({format_size(newest.size_bytes)} each, the newest "
+            f"{format_duration(max(0.0, now - newest.saved_at))} old)"]
+
+
+def text_of(lines: Sequence[Line]) -> str:
+    """Lines without any style."""
+    return "\n".join(plain(line) for line in lines)

@@ -129,6 +129,29 @@ def test_a_partition_that_does_not_exist_is_refused_in_slurms_words(sbatch: Sbat
         sbatch("exec sleep 60", partition="nosuch")
 
 
+def test_a_node_tells_its_state_and_an_unknown_one_nothing(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    job_id = sbatch("exec sleep 60")
+    bench.wait(lambda: look(job_id).state == "RUNNING")
+    [node] = bench.slurm.nodes(look(job_id).nodes)
+    assert node.name == look(job_id).nodes
+    assert "DOWN" not in node.state and "NOT_RESPONDING" not in node.state
+    assert bench.slurm.nodes("nosuchnode") == []
+
+
+def test_the_queue_has_what_runs_and_what_waits_and_nothing_that_ended(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    ended = sbatch("exit 0", job_name="ended")
+    running = [sbatch("exec sleep 60", job_name=f"r{n}") for n in range(2)]
+    bench.wait(lambda: look(ended).state == "COMPLETED" and all(look(job).state == "RUNNING" for job in running))
+    first, second = (sbatch("exec sleep 60", job_name=name, comment="orch/1:repo:a:0001:s1") for name in ("w1", "w2"))
+    bench.wait(lambda: look(first).reason in ("Resources", "Priority"))
+    jobs = {job.job_id: job for job in bench.slurm.queue()}
+    assert set(jobs) == {*running, first, second}
+    assert all(jobs[job].state == "RUNNING" and jobs[job].nodes and jobs[job].start_at for job in running)
+    waiting = jobs[first]
+    assert (waiting.state, waiting.name, waiting.comment) == ("PENDING", "w1", "orch/1:repo:a:0001:s1")
+    assert waiting.user and waiting.partition and waiting.priority > jobs[second].priority
+
+
 def test_nodes_are_offered(bench: Any) -> None:
     offers = [offer for offer in bench.slurm.offers() if offer.default]
     assert len(offers) == 2

@@ -18,7 +18,7 @@ from orchestrator.cli.main import COMMANDS, orch
 
 def commands(group: click.Group, path: tuple[str, ...] = ("orch",)) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield path, group
-    context = click.Context(group)
+    context = click.Context(group, **group.context_settings)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
@@ -38,7 +38,7 @@ def command_at(words: list[str]) -> click.Command:
     for word in words:
         if not isinstance(found, click.Group):
             break
-        inner = found.get_command(click.Context(found), word)
+        inner = found.get_command(click.Context(found, **found.context_settings), word)
         assert inner is not None, f"no command {word}"
         found = inner
     return found
@@ -72,7 +72,7 @@ def test_help_ends_in_two_examples_that_parse(path: tuple[str, ...], command: cl
 
 
 def test_the_list_of_commands_is_short_and_whole() -> None:
-    listed = orch.get_help(click.Context(orch))
+    listed = orch.get_help(click.Context(orch, **orch.context_settings))
     for name, (_, line) in COMMANDS.items():
         assert name in listed and line in listed.replace("\n", " ") and len(line) < 70 and line.endswith(".")
 

@@ -33,7 +33,7 @@ from orchestrator.records import AttemptSpec
 
 Step = tuple[Any, ...]
 PASSES_UNTIL_SETTLED = 60
-POLICY = Policy(checkpoint_interval_s=60.0)
+POLICY = Policy(checkpoint_interval_s=60.0, exclude_share=0.5)  # of two nodes: one may be left out
 PROFILE = Profile(name="p", gres="gpu:1", time_s=420, lead_s=60)
 MISHAPS = ("crash", "crash", "early", "no-result", "hung", "killed", "supervisor-killed", "out-of-memory", "setup")
 
@@ -78,8 +78,8 @@ def _faults(chance: random.Random, share: float) -> tuple[int | None, bool, str,
 def _draw_step(chance: random.Random, tags: list[str]) -> Step:
     kind = chance.choices(
         ("advance", "pass", "cli", "node", "scancel", "preempt", "requeue", "forget", "kill", "stop", "torn", "clock", "gate",
-         "outage", "edit", "damage", "again"),
-        (30, 14, 12, 5, 4, 4, 3, 1, 5, 3, 2, 3, 4, 3, 2, 1, 2))[0]
+         "outage", "edit", "damage", "again", "cut"),
+        (30, 14, 12, 5, 4, 4, 3, 1, 5, 3, 2, 3, 4, 3, 2, 1, 2, 3))[0]
     pick = chance.randrange(4)
     match kind:
         case "advance":
@@ -92,6 +92,8 @@ def _draw_step(chance: random.Random, tags: list[str]) -> Step:
             return ("cli", what, chance.choice(tags), *_faults(chance, 0.3))
         case "node":
             return "node", chance.choice(("n1", "n2")), chance.random() < 0.5
+        case "cut":
+            return "cut", chance.choice(("n1", "n2"))
         case "preempt":
             return "preempt", pick, chance.choice((0.0, 5.0, 60.0))
         case "forget":
@@ -246,6 +248,9 @@ class Campaign:
             self.world.node_down(name, lives_on=lives_on)
         else:
             self.world.slurm.node_up(name)
+
+    def _cut(self, name: str) -> None:
+        self.world.power_cut(name)
 
     def _scancel(self, pick: int) -> None:
         job = self._job(pick, ("PENDING", "RUNNING"))

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from orchestrator.core.observation import NodeSeen
 from orchestrator.errors import SubmissionRejected
-from orchestrator.model import ENDED_STATES, JobSeen
+from orchestrator.model import ENDED_STATES, JobSeen, QueuedJob
 from orchestrator.slurm.protocol import NodeOffer
 
 NEVER = float("inf")
@@ -84,16 +85,27 @@ class SimulatedSlurm:
 
     # --- the protocol ---------------------------------------------------------------------------------------------------
 
-    def jobs(self) -> list[JobSeen]:
-        return [self._seen(job) for job in self.jobs_by_id.values()]
+    def jobs(self, commented: str = "") -> list[JobSeen]:
+        return [self._seen(job) for job in self.jobs_by_id.values() if job.comment.startswith(commented)]
 
     def job(self, job_id: str) -> JobSeen | None:
         job = self._find(job_id)
         return None if job is None else self._seen(job)
 
+    def queue(self) -> list[QueuedJob]:
+        return [QueuedJob(
+            job_id=str(job.job_id), user="user", partition=self._partition, state=job.state,
+            priority=0 if job.held else 10_000 - job.nice - job.job_id, reason=self._reason(job), nodes=job.node,
+            dependency=self._seen(job).dependency, start_at=job.start_at, name=job.name, comment=job.comment)
+            for job in self.jobs_by_id.values() if not job.ended]
+
     def offers(self) -> list[NodeOffer]:
         return [NodeOffer(node=node, partition=self._partition, default=True, cpus=8, memory_bytes=4 << 30, gres="gpu:1",
                           state="idle" if up else "down", time_limit_s=None) for node, up in self.up.items()]
+
+    def nodes(self, names: str) -> list[NodeSeen]:
+        asked = names.split(",")
+        return [NodeSeen(name=name, state="IDLE" if up else "DOWN") for name, up in self.up.items() if name in asked]
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         return self.accept(script.read_text(), environment)
@@ -287,7 +299,8 @@ class SimulatedSlurm:
         return JobSeen(
             job_id=str(job.job_id), state=job.state, reason=self._reason(job), comment=job.comment, name=job.name,
             nodes=job.node, dependency=",".join(f"{part}(unfulfilled)" for part in job.dependency),
-            gres=f"gres/{job.gres}" if job.gres else "", start_at=job.start_at, end_at=job.end_at)
+            gres=f"gres/{job.gres}" if job.gres else "", start_at=job.start_at, end_at=job.end_at,
+            restart_count=job.restart_count)
 
     def _reason(self, job: Job) -> str:
         if job.state != "PENDING":

@@ -24,7 +24,7 @@ from simulation.supervisor import Plan, Process, Supervisor, Trainer
 from orchestrator import folders, journal
 from orchestrator.attempt import take, witness
 from orchestrator.checkpoints import newest_complete
-from orchestrator.control import ports
+from orchestrator.control import observe, ports
 from orchestrator.core.fold import apply, fold
 from orchestrator.errors import SlurmUnreachable, SubmissionRejected
 from orchestrator.model import JobGone, JobSeen, JobSighting, Phase, Run, SlurmSilent
@@ -161,6 +161,10 @@ class World:
         self.slurm.node_down(name)
         if not lives_on:
             self._power_off(host)
+
+    def power_cut(self, name: str) -> None:
+        """slurmctld hears nothing of it, and goes on calling the jobs running until their limit."""
+        self._power_off(self.hosts[name])
 
     def _power_off(self, host: Host) -> None:
         for process in [p for p in self.processes.values() if p.host is host]:
@@ -306,6 +310,15 @@ class World:
         if self.outage:
             return SlurmSilent("outage")
         return self.slurm.job(job_id) or JobGone()
+
+    def nothing_there(self, run_dir: Path, start: StartRecord) -> str:
+        """``host.nothing_there``, as the host of the supervisor that asks finds out, or n1 for daemons and people."""
+        here = self.machine.host if self.machine is not None else self.hosts["n1"]
+        if start.host != here.name:
+            return ""
+        left = [p for p in self.processes.values() if isinstance(p, (Supervisor, Trainer)) and p.start is not None
+                and p.host is here and p.run_dir == run_dir and p.start.epoch <= start.epoch]
+        return "" if start.boot_id == here.boot and left else "nothing of it is there"
 
     def alive(self, pid: int) -> bool:
         process = self.processes.get(pid)
@@ -462,6 +475,8 @@ def seams() -> Iterator[None]:
         (take, "_redirect_output", lambda path: None),
         (witness, "boot_id", lambda: _here().machine.boot),  # type: ignore[union-attr]
         (witness, "is_alive", lambda pid, start: _here().alive(pid)), (witness, "commands", _Commands),
+        *((module, "nothing_there", lambda run_dir, start: _here().nothing_there(run_dir, start))
+          for module in (witness, observe)),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     for owner, name, value in changes:
@@ -494,13 +509,13 @@ class Line:
         if self._world.outage:
             raise SlurmUnreachable("outage")
 
-    def jobs(self) -> list[JobSeen]:
+    def jobs(self, commented: str = "") -> list[JobSeen]:
         self._actor.answered = "silent"
         self._ask()
         if self._actor.reads == "silent":
             raise SlurmUnreachable("no answer in time")
         world = self._world
-        answer = world.slurm.jobs()
+        answer = world.slurm.jobs(commented)
         self._actor.answered = "honest"
         if self._actor.reads == "stale":
             older = [jobs for at, jobs in world.history if at <= world.now - 60]
@@ -519,6 +534,10 @@ class Line:
 
     def offers(self) -> Any:
         return self._world.slurm.offers()
+
+    def nodes(self, names: str) -> Any:
+        self._ask()
+        return self._world.slurm.nodes(names)
 
     def submit(self, script: Path, environment: Any) -> str:
         self._ask()

@@ -62,7 +62,7 @@ class Repository:
         with (self.folder / "daemon.log").open("ab") as log:
             return subprocess.Popen([ORCH, "daemon"], cwd=self.folder, env=self.environment, stdout=log, stderr=log)
 
-    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 120) -> Any:
         give_up = time.monotonic() + timeout_s
         while time.monotonic() < give_up:
             found = condition()

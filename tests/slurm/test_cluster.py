@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from conftest import PrivateSlurm
 
 REPOSITORY = Path(__file__).parents[2]
-AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+# not nobody: from 25.11 on Slurm takes that name for "no user at all"
+AS_ANOTHER = ("setpriv", "--reuid=daemon", "--regid=daemon", "--clear-groups")
 needs_root = pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can become another user")
 
 Make = Callable[..., Any]
@@ -84,8 +85,10 @@ def test_a_queued_job_survives_a_power_cut(own_cluster: PrivateSlurm) -> None:
     cluster.set_node(own_cluster.folder, "n1", "drain", "the job must wait")
     cluster.set_node(own_cluster.folder, "n2", "drain", "the job must wait")
     job = own_cluster.submit("true", "--job-name=survivor", "--mem=100")
-    state = own_cluster.folder / "state" / "job_state"
-    own_cluster.wait_until(lambda: state.exists() and b"survivor" in state.read_bytes(), 15, "slurmctld saved its queue")
+    state = own_cluster.folder / "state"
+    own_cluster.wait_until(lambda: (state / "job_state").exists() and b"survivor" in (state / "job_state").read_bytes()
+                           and (state / "node_state").read_bytes().count(b"the job must wait") == 2, 15,
+                           "slurmctld saved its queue and its nodes")
     cluster.kill(own_cluster.folder)
     assert own_cluster.processes() == []
     started = cluster.up(own_cluster.spec).started
@@ -158,7 +161,7 @@ def test_another_user_is_refused(slurm_cluster: PrivateSlurm) -> None:
         conf.write_text((slurm_cluster.folder / "etc" / "slurm.conf").read_text())
         conf.chmod(0o644)
         answer = subprocess.run(
-            [*AS_NOBODY, "squeue"], env={"PATH": search_path(), "SLURM_CONF": str(conf)},
+            [*AS_ANOTHER, "squeue"], env={"PATH": search_path(), "SLURM_CONF": str(conf)},
             capture_output=True, text=True, timeout=30, check=False,
         )
     assert answer.returncode != 0
@@ -186,25 +189,25 @@ finally:
 
 @needs_root
 def test_an_ordinary_user_can_have_one(slurm_cluster: PrivateSlurm) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="orch-nobody-"))
+    folder = Path(tempfile.mkdtemp(prefix="orch-daemon-"))
     try:
-        shutil.chown(folder, "nobody", "nogroup")
+        shutil.chown(folder, "daemon", "daemon")
         environment = {"PATH": search_path(), "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
         answer = subprocess.run(
-            [*AS_NOBODY, _python_for_nobody(environment), "-c", NON_ROOT, str(folder / "c")], env=environment, cwd="/",
+            [*AS_ANOTHER, _python_for_another(environment), "-c", NON_ROOT, str(folder / "c")], env=environment, cwd="/",
             capture_output=True, text=True, timeout=60, check=False,
         )
         assert answer.returncode == 0, answer.stdout + answer.stderr
-        assert "fine nobody" in answer.stdout
+        assert "fine daemon" in answer.stdout
         assert answer.stdout.endswith("[]\n")
     finally:
         shutil.rmtree(folder)
 
 
-def _python_for_nobody(environment: dict[str, str]) -> str:
+def _python_for_another(environment: dict[str, str]) -> str:
     for python in (sys.executable, "/usr/bin/python3"):
         probe = subprocess.run(
-            [*AS_NOBODY, python, "-c", "import sys, orchestrator; sys.exit(sys.version_info < (3, 11))"],
+            [*AS_ANOTHER, python, "-c", "import sys, orchestrator; sys.exit(sys.version_info < (3, 11))"],
             env=environment, cwd="/", capture_output=True, check=False,
         )
         if probe.returncode == 0:

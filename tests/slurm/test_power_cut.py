@@ -20,8 +20,8 @@ import pytest
 from repositories import ORCH_YAML, Repository, make_repository
 
 from orchestrator import cluster
-from orchestrator.attempt.processes import all_pids, environment_of
 from orchestrator.cluster.processes import Role
+from orchestrator.host import all_pids, environment_of
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from runs import ENTRY, MadeRun, make_run
 
-from orchestrator.attempt.processes import boot_id, start_of
+from orchestrator.host import boot_id, start_of
 from orchestrator.records import StartRecord
 
 pytestmark = pytest.mark.slow

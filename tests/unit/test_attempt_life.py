@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.attempt.life import Learnt, Life, Sign, hung_after_s, life_json, read_learnt, read_sign
-from orchestrator.attempt.processes import start_of
+from orchestrator.host import start_of
 from orchestrator.records import AttemptSpec
 
 ME = Sign(pid=os.getpid(), pid_start=start_of(os.getpid()), host="h", written_at=0.0, signs=1)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.attempt.notice import deliver_here
-from orchestrator.attempt.processes import send, start_of
+from orchestrator.attempt.processes import send
 from orchestrator.attempt.steps import step_programs
+from orchestrator.host import start_of
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "slurm"))
 from runs import MadeRun, make_run
 
-from orchestrator.attempt.processes import boot_id
 from orchestrator.attempt.take import Identity, NotTaken, Overtaken, settle_number, starts, take
 from orchestrator.checkpoints import Checkpoint
+from orchestrator.host import boot_id, pid_namespace
 from orchestrator.records import EndRecord, StartRecord
 
 ME = Identity(job_id="9", restart_count=0, host="h")
@@ -129,6 +129,29 @@ def test_a_requeued_job_is_a_new_attempt_in_a_folder_of_its_own(tmp_path: Path, 
     assert json.loads((run.run_dir / "attempts" / "0003" / "spec.json").read_text())["number"] == 3
     with pytest.raises(NotTaken, match="job 9"):
         settle_number(run.spec, replace(ME, job_id="10"))
+
+
+def test_a_job_that_slurm_forgot_to_have_run_is_a_new_attempt_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """slurmctld lost the last seconds of its state: the job waits again, and is run with the restart count that it had."""
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    run = make_run(tmp_path, "a", "true")
+    started(run, job_id="9", restart_count=1)
+    assert settle_number(run.spec, replace(ME, restart_count=1)).number == 2
+    with pytest.raises(NotTaken, match="restart 1"):
+        settle_number(run.spec, replace(ME, restart_count=0))
+
+
+@pytest.mark.slow
+def test_a_job_that_is_run_again_takes_over_from_its_dead_first_start_at_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "a", FINISH)
+    started(run, job_id="9", pid_namespace=pid_namespace())
+    (run.folder / "heartbeat").write_text(f"{time.time():.3f}\n")
+    began = time.monotonic()
+    answer = run.here(SLURM_JOB_ID="9")
+    assert answer.returncode == 0 and time.monotonic() - began < 20.0, answer.stdout + answer.stderr
+    out = (run.run_dir / "attempts" / "0002" / "out.log").read_text()
+    assert "FINISHED attempt=2" in out
+    assert [s.epoch for s in starts(run.run_dir)] == [1, 2]
 
 
 # --- standing down ----------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ sys.path.append(str(Path(__file__).parents[1] / "slurm"))
 from runs import MadeRun, make_run
 
 from orchestrator.attempt import commands, witness
-from orchestrator.attempt.processes import boot_id, start_of
 from orchestrator.attempt.steady import SteadyClock
 from orchestrator.attempt.take import Identity
 from orchestrator.attempt.witness import Leaving, Pulse
 from orchestrator.core.gate import Leave
+from orchestrator.host import boot_id, start_of
 from orchestrator.model import JobSeen, JobSighting
 from orchestrator.records import EndRecord, StartRecord
 

@@ -37,6 +37,7 @@ def test_the_unit_starts_the_cluster_and_becomes_the_daemon() -> None:
     assert value_of(text, "ExecStart") == [
         r'"/bin/sh" "-c" "\"$$0\" cluster up --folder \"$$1\" && exec \"$$0\" daemon" "/opt/50%% off/orch" '
         '"/data/my repo/.orch/cluster"']
+    assert value_of(text, "Type") == ["notify"] and value_of(text, "WatchdogSec"), "the shell becomes the daemon, which tells"
     assert value_of(text, "WorkingDirectory") == ["/data/my repo"]
     assert value_of(text, "Environment") == ['"PATH=/opt/bin:/usr/bin"']
     assert value_of(text, "KillMode") == ["process"], "stopping the daemon leaves Slurm and its jobs alone"
@@ -79,11 +80,6 @@ def test_the_line_comes_once_and_goes_without_a_trace(before: str) -> None:
     assert once.startswith(before)
     assert at.with_line(once, BOOT) == once
     assert at.without_line(once, BOOT) == before
-
-
-def test_path_has_what_is_needed_once() -> None:
-    programs = [Path("/opt/slurm/bin/sbatch"), Path("/usr/bin/slurmctld")]
-    assert at.short_path(Path("/opt/orch/bin/orch"), programs) == "/opt/orch/bin:/opt/slurm/bin:/usr/bin:/usr/local/bin:/bin"
 
 
 def test_each_cluster_has_a_line_of_its_own() -> None:

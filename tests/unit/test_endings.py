@@ -9,7 +9,8 @@ from builders import end_record, job
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.endings import Evidence, classify
+from orchestrator.core.endings import Evidence, classify, node_failure
+from orchestrator.core.observation import NodeSeen
 from orchestrator.model import ENDED_STATES, Ending, JobGone, JobSeen, SlurmSilent
 
 RAN = {"knows_orch": True, "first_step_at": 11.0, "last_step": 50}
@@ -69,6 +70,23 @@ def test_without_a_final_record_slurm_speaks(state: str, notice: str | None, sav
     assert verdict is not None and verdict.ending == ending
 
 
+def test_a_program_that_ignored_the_notice_is_said_to_have() -> None:
+    killed = end_record(1, provisional=True, notice="limit", notice_at=10.0)
+    for state in ("FAILED", "TIMEOUT", "PREEMPTED"):
+        verdict = classify(Evidence(job=job(1, state), end=killed))
+        assert verdict is not None and "had not stopped when Slurm killed it" in verdict.reason
+    stopped = end_record(1, **RAN, exit_code=75, notice="limit")
+    verdict = classify(Evidence(job=job(1, "FAILED"), end=stopped))
+    assert verdict is not None and "killed" not in verdict.reason
+
+
+def test_a_trainer_that_read_of_the_cancel_before_its_supervisor_did() -> None:
+    end = end_record(1, **RAN, exit_code=75, trainer="stopped")
+    for asked, ending in ((True, Ending.CANCELLED), (False, Ending.LIMIT_SAVED)):
+        verdict = classify(Evidence(job=job(1, "FAILED"), end=end, cancel_requested=asked))
+        assert verdict is not None and verdict.ending == ending
+
+
 def test_a_signal_that_nobody_explained_waits_for_slurms_word() -> None:
     end = end_record(1, **RAN, exit_code=75, notice="signal", saved_after_notice=True)
     for unknown in (job(1, "RUNNING"), job(1, "COMPLETING"), SlurmSilent("down")):
@@ -82,6 +100,56 @@ def test_vanished_only_when_the_heart_is_silent(age_s: float | None) -> None:
     verdict = classify(Evidence(job=JobGone(), heartbeat_age_s=age_s))
     assert verdict is not None and verdict.ending == Ending.VANISHED
     assert classify(Evidence(job=JobGone(), heartbeat_age_s=20.0)) is None
+
+
+# --- Slurm calls it running, and is wrong ---------------------------------------------------------------------------------
+
+GONE = "its supervisor is gone"
+
+
+@pytest.mark.parametrize(("facts", "ending"), [
+    ({"nothing_there": GONE, "heartbeat_age_s": 91.0}, Ending.VANISHED),
+    ({"nothing_there": GONE, "heartbeat_age_s": 89.0}, None),                  # Slurm may yet say how it ended
+    ({"heartbeat_age_s": 1e6}, None),                                          # the laptop slept, or it was stopped
+    ({"nothing_there": GONE, "heartbeat_age_s": 91.0, "cancel_requested": True}, Ending.CANCELLED),
+    ({"node_failed": "n1 is down", "heartbeat_age_s": 301.0}, Ending.NODE_FAILURE),
+    ({"node_failed": "n1 is down", "heartbeat_age_s": 299.0}, None),
+])
+def test_slurms_running_is_overruled_only_where_it_is_certain(facts: dict[str, Any], ending: Ending | None) -> None:
+    for state in ("RUNNING", "COMPLETING", "SUSPENDED"):
+        verdict = classify(Evidence(job=job(1, state), **facts))
+        assert (verdict.ending if verdict else None) == ending
+    assert classify(Evidence(job=SlurmSilent("down"), **facts)) is None
+    if ending is not None:
+        assert verdict is not None and (GONE in verdict.reason or "n1 is down" in verdict.reason)
+
+
+@pytest.mark.parametrize(("saved", "ending"), [(True, Ending.LIMIT_SAVED), (False, Ending.VANISHED)])
+def test_a_power_cut_between_notice_and_end(saved: bool, ending: Ending) -> None:
+    """Nobody knows whether the lead was too short: it was cut off, and is not raised for that."""
+    end = end_record(1, **RAN, provisional=True, notice="limit", notice_at=10.0)
+    verdict = classify(Evidence(job=job(1, "RUNNING"), end=end, saved_after_notice=saved, nothing_there=GONE,
+                                heartbeat_age_s=200.0))
+    assert verdict is not None and verdict.ending == ending
+
+
+def test_a_final_record_does_not_wait_for_a_slurm_that_will_say_nothing_else() -> None:
+    end = end_record(1, **RAN, exit_code=75, notice="signal", saved_after_notice=True)
+    verdict = classify(Evidence(job=job(1, "RUNNING"), end=end, nothing_there=GONE, heartbeat_age_s=200.0))
+    assert verdict is not None and verdict.ending == Ending.PREEMPTED_SAVED
+
+
+@pytest.mark.parametrize(("state", "booted_at", "words"), [
+    ("IDLE", 100.0, ""), ("MIXED+DRAIN", None, ""), ("ALLOCATED+PLANNED", 1000.0, ""), ("IDLE+POWERED_DOWN", 100.0, ""),
+    ("DOWN", 100.0, "n2 is down"), ("DOWN+NOT_RESPONDING", 100.0, "n2 is down"), ("down*", 100.0, "n2 is down"),
+    ("MIXED+NOT_RESPONDING", 100.0, "n2 does not respond"), ("mixed*", None, "n2 does not respond"),
+    ("IDLE", 1000.1, "n2 was rebooted since"),
+])
+def test_what_slurm_says_of_the_nodes(state: str, booted_at: float | None, words: str) -> None:
+    nodes = [NodeSeen(name="n1", state="MIXED", booted_at=1.0), NodeSeen(name="n2", state=state, booted_at=booted_at)]
+    told = node_failure(nodes, last_beat_at=1000.0)
+    assert words in told and bool(told) == bool(words)
+    assert node_failure([], last_beat_at=1000.0) == "", "an answer that does not come says nothing"
 
 
 _records = st.builds(

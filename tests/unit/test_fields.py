@@ -6,100 +6,124 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.script import parse_comment
+from orchestrator.errors import SlurmUnreachable
 from orchestrator.model import JobSeen
 from orchestrator.slurm.fields import (
-    RECORD,
     UNIT,
     epoch_s,
     gres_counts,
+    jobs_option,
     parse_job_id,
+    parse_jobs,
+    parse_nodes,
     parse_sinfo,
-    parse_squeue,
     time_limit_s,
 )
 
 OURS = "orch/1:repo:a:0003:ab12"
+MARK = UNIT + "5f0c9a31"
+HEADING = "".join(f"{name}{MARK}" for name in (
+    "JOBID", "STATE", "REASON", "START_TIME", "END_TIME", "NODELIST", "DEPENDENCY", "TRES_PER_NODE", "RESTART_COUNT",
+    "EXIT_CODE", "NAME", "COMMENT")) + "\n"
 
 
 def row(
     job_id: str = "7", state: str = "RUNNING", reason: str = "None", start: str = "1700000000", end: str = "1700003600",
-    nodes: str = "n1", dependency: str = "(null)", gres: str = "N/A", name: str = "a@repo", comment: str = OURS,
+    nodes: str = "n1", dependency: str = "(null)", gres: str = "N/A", restarts: str = "0", code: str = "0:0",
+    name: str = "a@repo", comment: str = OURS,
 ) -> str:
-    return RECORD + UNIT.join([job_id, state, reason, start, end, nodes, dependency, gres, name, comment]) + "\n"
+    values = [job_id, state, reason, start, end, nodes, dependency, gres, restarts, code, name, comment]
+    return "".join(value + MARK for value in values) + "\n"
+
+
+def read(*rows: str) -> list[JobSeen]:
+    return parse_jobs(HEADING + "".join(rows), MARK)
 
 
 SEEN = JobSeen(job_id="7", state="RUNNING", start_at=1700000000.0, end_at=1700003600.0, nodes="n1", name="a@repo",
-comment=OURS)
+               comment=OURS, exit_code="0:0")
+
+
+def test_every_field_is_asked_for_whole_and_marked() -> None:
+    option = jobs_option(MARK)
+    assert option.startswith("--Format=JobID:")
+    assert option.count(MARK) == HEADING.count(MARK)
+    assert all(field.partition(":")[2] == MARK for field in option.removeprefix("--Format=").split(","))
 
 
 def test_a_running_and_a_pending_job() -> None:
     pending = row("8", "PENDING", "Dependency", "N/A", "N/A", "", "afterany:7(unfulfilled),singleton(unfulfilled)",
-    "gres:gpu:1")
-    assert parse_squeue(row() + pending) == [
+                  "gres:gpu:1", restarts="2")
+    assert read(row(), pending) == [
         SEEN,
         JobSeen(job_id="8", state="PENDING", reason="Dependency", dependency="afterany:7(unfulfilled),singleton(unfulfilled)",
-                gres="gres:gpu:1", name="a@repo", comment=OURS)]
+                gres="gres:gpu:1", name="a@repo", comment=OURS, restart_count=2, exit_code="0:0")]
 
 
-def test_nothing_and_banners() -> None:
+def test_no_jobs_and_banners() -> None:
     banner = "*** Maintenance on Monday ***\nslurm: module loaded\n"
-    assert parse_squeue("") == []
-    assert parse_squeue(banner) == []
-    assert parse_squeue(banner + row()) == [SEEN]
-    assert parse_squeue(RECORD + "12" + UNIT + "RUNNING\n" + row()) == [SEEN]   # a row cut short
-    assert parse_squeue(RECORD + UNIT.join(["JOBID"] * 10) + "\n" + row()) == [SEEN]   # a heading
+    assert read() == []
+    assert parse_jobs(banner + HEADING + row() + "goodbye\n", MARK) == [SEEN]
+    assert parse_jobs(HEADING + "a word between\n" + row(), MARK) == [SEEN]
 
 
-@pytest.mark.parametrize("name", [
-    "a b", "a|b;c,d", "modèle-état-训练", "x" * 4096, "", "%j", "\\x1f", "a\tb", "$(reboot)", "\ufffd\ufffd", "(null)"])
-def test_names_are_anybodys(name: str) -> None:
-    jobs = parse_squeue(row(name=name) + row("8"))
-    assert [j.job_id for j in jobs] == ["7", "8"]
-    assert jobs[0].name == name.strip() and jobs[0].comment == OURS
+@pytest.mark.parametrize("printed", [
+    "", "*** Maintenance on Monday ***\n", "JOBID PARTITION NAME\n7 main a\n", HEADING[:-9], row(), HEADING + row()[:-9],
+    HEADING.replace(MARK, UNIT), "\n".join(["JOBID"] * 20)])
+def test_what_is_no_answer_is_not_taken_for_no_jobs(printed: str) -> None:
+    with pytest.raises(SlurmUnreachable, match="something else than it was asked for"):
+        parse_jobs(printed, MARK)
 
 
-@pytest.mark.parametrize("comment", [
-    f"{UNIT}{UNIT}", "a\nb\nc", "x" * 4096, f"orch/1:{UNIT}:a:1:s", "训练\u2028\x85", "\ufffd", "orch/1:", "orch/1:a:b:c:d"])
-def test_comments_are_anybodys(comment: str) -> None:
-    jobs = parse_squeue(row(comment=comment) + row("8"))
-    assert [(j.job_id, j.state, j.name) for j in jobs] == [("7", "RUNNING", "a@repo"), ("8", "RUNNING", "a@repo")]
-    assert jobs[0].comment == comment.strip()
-    assert jobs[1].comment == OURS
+HOSTILE = [
+    "a b", "a|b;c,d", "modèle-état-训练", "x" * 4096, "%j", "\\x1f", "a\tb", "$(reboot)", "\ufffd\ufffd", "a\nb\nc", UNIT,
+    f"\x1e9{UNIT}FAILED{UNIT}", "JOBID", "\u2028\x85\x1b[31m", "'\"`", f"orch/1:{UNIT}:a:1:s", "\n8\n", " ", "\r\n",
+    HEADING[:-1].replace(MARK, UNIT + "00000000")]
 
 
-@pytest.mark.parametrize("hostile", [row(name=f"a{UNIT}b"), row(comment=f"a{RECORD}b"), row(name=f"{RECORD}9{UNIT}FAILED")])
-def test_our_separators_in_a_strangers_words_cost_no_other_row(hostile: str) -> None:
-    jobs = {j.job_id: j for j in parse_squeue(row("5") + hostile + row("8"))}
-    assert jobs["5"].comment == OURS and jobs["8"].comment == OURS
-    assert "9" not in jobs
-    assert "7" not in jobs or parse_comment(jobs["7"].comment) is None or jobs["7"].comment == OURS
+@pytest.mark.parametrize("words", HOSTILE)
+def test_names_and_comments_are_anybodys(words: str) -> None:
+    jobs = read(row("6"), row(name=words, comment=words), row("8"))
+    assert [(j.job_id, j.state, j.start_at) for j in jobs] == [(n, "RUNNING", 1700000000.0) for n in "678"]
+    assert (jobs[1].name, jobs[1].comment) == (words, words)
+    assert jobs[0].comment == jobs[2].comment == OURS
 
 
-@given(st.text(st.characters(exclude_characters=RECORD + UNIT, exclude_categories=["Cs"]), max_size=40),
-       st.text(st.characters(exclude_characters=RECORD, exclude_categories=["Cs"]), max_size=40))
+@given(st.text(max_size=60), st.text(max_size=60))
 def test_any_name_and_comment(name: str, comment: str) -> None:
-    jobs = parse_squeue(row(name=name, comment=comment) + row("8"))
-    assert [j.job_id for j in jobs] == ["7", "8"]
-    assert jobs[0].state == "RUNNING" and jobs[0].name == name.strip()
+    jobs = read(row("6"), row(name=name, comment=comment), row("8"))
+    assert [j.job_id for j in jobs] == ["6", "7", "8"]
+    assert jobs[1].name == name and jobs[2].comment == OURS
+
+
+def test_a_comment_that_is_none() -> None:
+    """22.05 to 26.05 print (null) for none; a comment of that very text is nobody's of ours."""
+    assert [j.comment for j in read(row(comment="(null)"), row(comment=""))] == ["", ""]
 
 
 def test_arrays_and_heterogeneous_jobs_have_ids_of_their_own() -> None:
-    """``%A`` is a task's own id, also of a component of a heterogeneous job."""
-    jobs = parse_squeue(row("24", name="arr") + row("25", name="arr") + row("20", "PENDING", name="het") + row("21",
-    name="het"))
+    """``JobID`` is a task's own id, also of a component of a heterogeneous job."""
+    jobs = read(row("24", name="arr"), row("25", name="arr"), row("20", "PENDING", name="het"), row("21", name="het"))
     assert [j.job_id for j in jobs] == ["24", "25", "20", "21"]
 
 
-@pytest.mark.parametrize("word", ["Completed", "COMPLETED", "completed"])
-def test_states_are_upper_case(word: str) -> None:
-    assert parse_squeue(row(state=word))[0].state == "COMPLETED"
+@pytest.mark.parametrize(("printed", "state"), [
+    ("Completed", "COMPLETED"), ("OUT_OF_ME+", "OUT_OF_MEMORY"), ("CANCELLED by 1000", "CANCELLED"), ("?", "?"),
+    ("REBALANCING", "REBALANCING")])
+def test_states_are_slurms_long_words(printed: str, state: str) -> None:
+    assert read(row(state=printed))[0].state == state
+
+
+@pytest.mark.parametrize(("printed", "code"), [("0:9", "0:9"), ("768", "3:0"), ("9", "0:9"), ("N/A", ""), ("", "")])
+def test_exit_codes_of_every_version(printed: str, code: str) -> None:
+    """22.05 prints the raw wait status, everybody after it CODE:SIGNAL."""
+    assert read(row(code=printed))[0].exit_code == code
 
 
 @pytest.mark.parametrize("text", ["N/A", "NONE", "Unknown", "", "0", "2026-11-29T18:01:57", "(null)", "²"])
 def test_no_time(text: str) -> None:
     assert epoch_s(text) is None
-    assert parse_squeue(row(start=text, end=text))[0].start_at is None
+    assert read(row(start=text, end=text))[0].start_at is None
 
 
 @pytest.mark.parametrize(("text", "counts"), [
@@ -143,3 +167,14 @@ def test_nodes_and_partitions() -> None:
         "n1", "main", True, 8, 4000 * 2**20, "gpu:2", None)
     assert (second.partition, second.default, second.cpus, second.gres, second.state, second.time_limit_s) == (
         "low", False, 8, "", "down*", 86400.0)
+
+
+def test_nodes_of_scontrol() -> None:
+    """22.05's line, shortened; the reason is anybody's, and comes last."""
+    line = ("NodeName=n3 Arch=x86_64 CoresPerSocket=1  NodeAddr=127.0.0.1 OS=Linux 6.18 #1 SMP @0  State=DOWN+NOT_RESPONDING "
+            "ThreadsPerCore=1 BootTime=1796011866 SlurmdStartTime=1796012806 Reason=State=IDLE BootTime=5 [root@179]\n")
+    [down] = parse_nodes(line)
+    assert (down.name, down.state, down.booted_at) == ("n3", "DOWN+NOT_RESPONDING", 1796011866.0)
+    [never] = parse_nodes("NodeName=n4 State=UNKNOWN BootTime=None SlurmdStartTime=None\n")
+    assert (never.state, never.booted_at) == ("UNKNOWN", None)
+    assert parse_nodes("Node n9 not found\n") == []

@@ -13,9 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILES = sorted(p for name in ("orchestrator", "orch_trainer") for p in (ROOT / name).rglob("*.py"))
 
-WORDS = frozenset({"units", "model", "errors", "events", "records"})
+WORDS = frozenset({"units", "states", "model", "errors", "events", "records", "startup", "message"})
 EDGES = frozenset({
-    "attempt_files", "journal", "config", "checkpoints", "trainer_control", "trainer_lines", "notify", "slurm"})
+    "attempt_files", "journal", "config", "checkpoints", "trainer_control", "trainer_lines", "notify", "slurm", "host",
+    "sd_notify"})
 # The types that core and the edges speak in; core's thinking is not for edges.
 CORE_TYPES = frozenset({"orchestrator.core.observation"})
 
@@ -23,20 +24,23 @@ CORE_TYPES = frozenset({"orchestrator.core.observation"})
 ALLOWED: dict[str, frozenset[str]] = {
     **dict.fromkeys(WORDS, WORDS),
     "planner": WORDS,
+    "catalog": frozenset(),
     "core": WORDS | {"planner"},
     "folders": WORDS,
     **{edge: WORDS | {"folders"} for edge in EDGES},
     "attempt": WORDS | {"core", "folders", "attempt_files", "journal", "checkpoints", "trainer_control",
-                        "trainer_lines"},
-    "cluster": WORDS,
-    "views": WORDS | {"core", "checkpoints"},
+                        "trainer_lines", "host"},
+    "cluster": WORDS | {"slurm"},
+    "views": WORDS | {"core", "planner", "checkpoints"},
     "control": WORDS | {"planner", "core", "folders", "views", "orch_trainer"} | EDGES,
-    "cli": WORDS | {"folders", "control", "views", "cluster", "orch_trainer"} | EDGES,
+    "cli": WORDS | {"folders", "planner", "catalog", "control", "views", "cluster", "orch_trainer"} | EDGES,
 }
 
-PURE = ("orchestrator/core/", "orchestrator/planner/", "orchestrator/views/", "orchestrator/units.py",
+PURE = ("orchestrator/core/", "orchestrator/planner/", "orchestrator/views/", "orchestrator/units.py", "orchestrator/states.py",
 "orchestrator/model.py",
-        "orchestrator/records.py", "orchestrator/errors.py", "orchestrator/slurm/fields.py")
+        "orchestrator/records.py", "orchestrator/errors.py", "orchestrator/startup.py", "orchestrator/slurm/fields.py",
+        "orchestrator/message.py",
+        "orchestrator/notify/discord.py", "orchestrator/notify/result.py")
 REACHES = frozenset({
     "time", "os", "subprocess", "socket", "random", "secrets", "shutil", "tempfile", "threading", "signal", "io",
     "glob", "fcntl",

@@ -1,5 +1,6 @@
 """The sign of life, announced phases, and the stacks of a process that hangs."""
 
+import contextlib
 import json
 import os
 import signal
@@ -141,9 +142,11 @@ def test_a_process_that_hangs_writes_its_stacks_on_the_signal(tmp_path):
                 assert process.poll() is None
             [registered] = (json.loads(path.read_text()) for path in (folder / "trainers").iterdir())
             assert registered["stacks_signal"] == signal.SIGUSR2
-            while not (folder / "alive.json").exists():  # the watch's thread writes it when it comes to it
+            alive = None
+            while alive is None:  # the watch's thread writes it, in place, when it comes to it
                 assert process.poll() is None
-            alive = json.loads((folder / "alive.json").read_text())
+                with contextlib.suppress(FileNotFoundError, ValueError):
+                    alive = json.loads((folder / "alive.json").read_text())
             assert (alive["pid"], alive["pid_start"]) == (registered["pid"], registered["pid_start"])
             [stacks] = folder.glob("stacks-*.txt")
             assert stacks.name.endswith(f"-{process.pid}.txt")

@@ -1,0 +1,111 @@
+"""What runs tell of interruptions: hours that they ran, on which nodes, and how each attempt ended. From the words, and pure.
+
+The exposure is censored: planned stops and cancels count without an event, the live attempt until now; a setup failure or
+a missing result counts as neither. Of the interruptions, those that a machine or its owner causes are the platform's; the
+others are the run's own. A crash is taken for the run's, although hardware can cause one: what is certain is pooled, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.model import INTERRUPTIONS, Attempt, Ending, Run
+from orchestrator.planner.pooled import Counted
+from orchestrator.planner.suspects import Stretch
+
+PLATFORM = frozenset({Ending.NODE_FAILURE, Ending.VANISHED, Ending.PREEMPTED_UNSAVED})
+OWN = INTERRUPTIONS - PLATFORM
+# A bad node shows as one of these; memory, limits and preemptions are nobody's node's fault.
+NODE_SUSPECTED = frozenset({Ending.NODE_FAILURE, Ending.VANISHED, Ending.CRASH, Ending.HUNG})
+NO_EXPOSURE = frozenset({Ending.SETUP_FAILURE, Ending.NO_RESULT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """One attempt, as far as interruptions go."""
+
+    tag: str
+    nodes: int
+    names: tuple[str, ...]
+    started_at: float
+    hours: float
+    ending: Ending | None              # None: it runs
+
+    @property
+    def interrupted(self) -> bool:
+        return self.ending in INTERRUPTIONS
+
+    @property
+    def node_hours(self) -> float:
+        return self.nodes * self.hours
+
+    @property
+    def ended_at(self) -> float:
+        return self.started_at + 3600 * self.hours
+
+
+def exposed(run: Run, now: float, nodes_now: Mapping[str, str] | None = None) -> list[Exposed]:
+    """The run's attempts that count. ``nodes_now``: of live attempts by their submission id, since an attempt's own record
+    gets its nodes when it ends."""
+    at = nodes_now or {}
+    return [Exposed(tag=run.spec.tag, nodes=run.spec.profile.nodes,
+                    names=node_names(attempt.nodes or at.get(attempt.submission_id) or attempt.host),
+                    started_at=attempt.started_at, hours=_hours(attempt, now), ending=attempt.ending)
+            for attempt in run.attempts if attempt.ending not in NO_EXPOSURE]
+
+
+def _hours(attempt: Attempt, now: float) -> float:
+    end = attempt.ended_at if attempt.ended_at is not None else now
+    return max(0.0, end - attempt.started_at) / 3600
+
+
+def platform(stretches: Iterable[Exposed]) -> Counted:
+    """The platform's interruptions in the node-hours of all these attempts."""
+    stretches = list(stretches)
+    return Counted(interruptions=sum(s.ending in PLATFORM for s in stretches), hours=sum(s.node_hours for s in stretches))
+
+
+def own(stretches: Iterable[Exposed], tag: str) -> Counted:
+    """The run's own in its hours."""
+    mine = [s for s in stretches if s.tag == tag]
+    return Counted(interruptions=sum(s.ending in OWN for s in mine), hours=sum(s.hours for s in mine))
+
+
+def positions(stretches: Iterable[Exposed], rates_per_h: Mapping[str, float]) -> list[float]:
+    """For each interruption, by the clock and over all runs, the share of all expected ones that came before it.
+    ``rates_per_h`` is each run's: runs on more nodes, or with more faults of their own, count for more, so that a change
+    of what runs is no change of the rate."""
+    stretches = list(stretches)
+    whole = sum(s.hours * rates_per_h[s.tag] for s in stretches)
+    if whole <= 0:
+        return []
+    return [sum(rates_per_h[s.tag] * min(s.hours, max(0.0, at - s.started_at) / 3600) for s in stretches) / whole
+            for at in sorted(e.ended_at for e in stretches if e.interrupted)]
+
+
+def intervals_h(stretches: Iterable[Exposed]) -> tuple[list[float], list[float]]:
+    """Hours since the last restart at each interruption, and those that no interruption ended: what a Weibull is fitted
+    to."""
+    stretches = [s for s in stretches if s.hours > 0]
+    return [s.hours for s in stretches if s.interrupted], [s.hours for s in stretches if not s.interrupted]
+
+
+def stretches_of_nodes(stretches: Iterable[Exposed]) -> list[Stretch]:
+    return [Stretch(nodes=s.names, hours=s.hours, interrupted=s.ending in NODE_SUSPECTED) for s in stretches]
+
+
+def node_names(text: str) -> tuple[str, ...]:
+    """``n[1-3,07],m1`` as Slurm writes it: n1 n2 n3 n07 m1."""
+    names: list[str] = []
+    for prefix, ranges, suffix in re.findall(r"([^\s,\[\]]+)(?:\[([^\]]*)\]([^\s,\[\]]*))?", text):
+        if not ranges:
+            names.append(prefix)
+            continue
+        for part in ranges.split(","):
+            low, _, high = part.partition("-")
+            numbers = range(int(low), int(high or low) + 1) if low.isdigit() and (high or low).isdigit() else ()
+            names += [f"{prefix}{number:0{len(low)}d}{suffix}" for number in numbers]
+    return tuple(names)

@@ -1,0 +1,52 @@
+"""Pages hold together: links lead somewhere, and every command that a page names is one that the program knows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from test_docs import command_at
+
+from orchestrator.cli.main import orch
+from orchestrator.control.scaffold import AGENTS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://|mailto:)([^)\s]+)\)", page.read_text()):
+        name, _, heading = target.partition("#")
+        linked = (page.parent / name) if name else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        if heading:
+            titles = [re.sub(r"[^\w\- ]", "", line.lstrip("# ")).lower().replace(" ", "-")
+                      for line in linked.read_text().splitlines() if line.startswith("#")]
+            assert heading in titles, f"{page.name} links to {target}"
+
+
+def named(text: str) -> list[str]:
+    """Every `orch ...` in code: inline, and typed behind a prompt."""
+    inline = re.findall(r"`(orch [^`\n]+)`", text)
+    typed = re.findall(r"^\$ (orch [^\n#&|>]*)", text, re.MULTILINE)
+    return [words for words in inline + typed if "COMMAND" not in words]
+
+
+@pytest.mark.parametrize("page", [*PAGES, None], ids=lambda page: page.name if page else "agents")
+def test_commands_that_a_page_names_exist_with_their_options(page: Path | None) -> None:
+    for text in named(page.read_text() if page is not None else AGENTS):
+        first = re.split(r"\s(?:&&|\|\||[|>&]|#)\s?", text.replace("\\|", "|"))[0]
+        words = shlex.split(re.sub(r"[][|]", " ", first))
+        if "," in text or "..." in text or "=" in words[1:2]:
+            continue                     # a list of commands, not one
+        known = command_at([word for word in words[1:] if not word.startswith("-")][:2])
+        assert known is not orch or len(words) == 1 or words[1].startswith("-"), f"{text}: no such command"
+        options = {option for parameter in known.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        options |= {"--help", "-h", "--version"}
+        for word in words[1:]:
+            if re.fullmatch(r"--?[a-z][a-z-]*(=.*)?", word) and not isinstance(known, click.Group):
+                assert word.partition("=")[0] in options, f"{text}: {known.name} has no {word}"
