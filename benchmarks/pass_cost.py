@@ -1,8 +1,8 @@
 """What a pass costs against the bare ``squeue``, with 1, 1,000 and 10,000 pending jobs of orch's shape in a real controller.
 
-A private Slurm holds the jobs (held, with orch's comments, names and dependencies; the runs of ``--runs`` repositories' worth
-are this repository's). In turn: plain ``squeue``, the very squeue that a pass asks with, and a whole pass. Medians, the ratio
-pass / plain squeue, the Slurm commands of a pass, and the peak memory of the process that makes the passes.
+A private Slurm holds them: held, with the comments, names and dependencies of another repository's; two of each of ``--runs``
+runs are this repository's. In turn: plain ``squeue``, a read of every job, and a whole pass. Medians, the ratio of a pass to
+plain squeue, the Slurm commands of a pass, and the peak memory of the process that makes the passes.
 
     .venv/bin/python benchmarks/pass_cost.py --jobs 1 1000 10000 --turns 15
 """
@@ -38,8 +38,8 @@ exec sleep 60
 END
 last=
 for n in $(seq "$1" "$2"); do
-    last=$(sbatch --parsable --job-name="run-$n@other-0123abcd" --comment="orch/1:other-0123abcd:run-$n:0001:$(printf %012x $n)" \
-        --dependency="${last:+afterany:$last,}singleton" script.sh)
+    last=$(sbatch --parsable --job-name="run-$n@other-0123abcd" --dependency="${last:+afterany:$last,}singleton" \
+        --comment="orch/1:other-0123abcd:run-$n:0001:$(printf %012x "$n")" script.sh)
 done
 """
 
@@ -74,9 +74,10 @@ def measure(repository: Path, conf: Path, turns: int) -> dict[str, float]:
 
     CountedSlurm.commands = 0
     rows = [(timed(plain), timed(ports.slurm.jobs), timed(lambda: pass_over_all(ports))) for _ in range(turns)]
+    commands = CountedSlurm.commands / turns - 1       # one of them was the read beside it
     squeue, read, whole = (statistics.median(column) * 1000 for column in zip(*rows, strict=True))
-    return {"jobs": len(report.snapshot.jobs), "runs": len(report.runs), "squeue_ms": squeue, "read_ms": read, "pass_ms": whole,
-            "ratio": statistics.median(row[2] / row[0] for row in rows), "commands": CountedSlurm.commands / turns - 1,
+    return {"jobs": len(ports.slurm.jobs()), "squeue_ms": squeue, "read_ms": read, "pass_ms": whole,
+            "ratio": statistics.median(row[2] / row[0] for row in rows), "commands": commands,
             "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
@@ -113,11 +114,12 @@ def main() -> None:
             private, environment = prepare(folder, options.runs)
             held = 0
             for jobs in sorted(options.jobs):
-                subprocess.run(["bash", "-c", FILL, "fill", str(held + 1), str(jobs)], cwd=folder, env=environment, check=True)
+                fill = ["bash", "-c", FILL, "fill", str(held + 1), str(jobs)]
+                subprocess.run(fill, cwd=folder, env=environment, check=True)
                 held = jobs
-                answer = subprocess.run(
-                    [sys.executable, __file__, "--turns", str(options.turns), "--measure", folder, cluster.slurm_conf(private)],
-                    check=True, stdout=subprocess.PIPE)
+                conf = cluster.slurm_conf(private)
+                answer = subprocess.run([sys.executable, __file__, "--turns", str(options.turns), "--measure", folder, conf],
+                                        check=True, stdout=subprocess.PIPE)
                 show(json.loads(answer.stdout))
         finally:
             cluster.down(private, grace_s=2)

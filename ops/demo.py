@@ -7,6 +7,7 @@ Slurm's time limit, a node taken down while its trainer lives on. It fails loudl
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
@@ -256,6 +257,17 @@ class Demo:
         print(f"interrupted {len(hurt['attempts']) - 1} times, and the same training. "
               f"{time.monotonic() - self.began:.0f} s in all.")
 
+    def picture(self, path: Path) -> None:
+        """What `orch status` shows on a terminal, as an SVG."""
+        from rich.console import Console
+        from rich.text import Text
+
+        shown = subprocess.run(["script", "-qec", f"stty cols 96; {ORCH} status {HURT}", "/dev/null"], cwd=self.folder,
+                               capture_output=True, text=True, check=True).stdout
+        console = Console(record=True, width=96, file=io.StringIO())
+        console.print(Text.from_ansi(shown.replace("\r", "")))
+        console.save_svg(str(path), title=f"orch status {HURT}")
+
     def stop(self) -> None:
         if self.daemon is not None and self.daemon.poll() is None:
             self.daemon.terminate()
@@ -267,6 +279,7 @@ class Demo:
 def main() -> int:
     parser = argparse.ArgumentParser(description="One training interrupted three times, and the same one uninterrupted.")
     parser.add_argument("--keep", action="store_true", help="leave the folder for looking around")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="the timeline that it shows in the end, as an SVG")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="orch-demo-"))
     say(f"a repository in {folder}")
@@ -279,6 +292,8 @@ def main() -> int:
         for tag in (WHOLE, HURT):
             demo.until(f"{tag} to finish", lambda tag=tag: demo.status(tag)["state"] == "finished")  # type: ignore[misc]
         demo.show()
+        if options.picture is not None:
+            demo.picture(options.picture)
     except Broken as error:
         keep = True
         print(f"\nTHE DEMO FAILED: {error}\nEverything is left in {folder}", file=sys.stderr)

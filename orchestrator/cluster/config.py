@@ -4,6 +4,7 @@ Why the lines are as they are:
   * SlurmctldHost and NodeAddr are loopback and NoInAddrAny binds there, so that nothing listens on a network.
   * munge with a socket and a key of this cluster's own: auth/none would let any local user run code as its owner.
   * config_overrides: nodes may claim more CPUs and memory than there are; tests do.
+  * PriorityType: what is the default from 23.11 on ignores --nice (slurm/versions.py).
   * batch_sched_delay and the intervals: a queued job starts within a second.
   * UnkillableStepTimeout: a step that ends while slurmctld is away retries its message for over a minute; by default Slurm
     drains its node after 60 s ("Kill task failed"), and nobody would bring it back.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.cluster.spec import ClusterSpec, Layout, Machine, Tracking, gpus_by_node, node_names
+from orchestrator.slurm.versions import has
 
 CONTROLLER = "slurmctld"
 
@@ -46,6 +48,7 @@ def slurm_conf_text(spec: ClusterSpec, machine: Machine, layout: Layout, ports: 
         *_tracking_lines(machine),
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory,CR_LLN",
+        "PriorityType=priority/basic",
         "SchedulerType=sched/backfill",
         "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1",
         "SlurmdParameters=config_overrides",
@@ -119,7 +122,7 @@ def cgroup_conf_text(machine: Machine, layout: Layout) -> str:
     and the end of one would kill the other.
     """
     if machine.tracking is Tracking.LINUXPROC:
-        return "CgroupPlugin=disabled\n" if machine.slurm_version >= (23, 11) else ""
+        return "CgroupPlugin=disabled\n" if has(machine.slurm_version, "cgroup-disabled") else ""
     lines = [f"CgroupMountpoint={layout.cgroup_mount}", "CgroupPlugin=cgroup/v1", "ConstrainRAMSpace=yes"]
     if machine.swap_limit:
         lines += ["ConstrainSwapSpace=yes", "AllowedSwapSpace=0"]

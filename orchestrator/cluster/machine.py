@@ -15,6 +15,7 @@ from pathlib import Path
 from orchestrator.cluster import cgroups
 from orchestrator.cluster.spec import Layout, Machine, Tracking
 from orchestrator.errors import OrchError
+from orchestrator.slurm.versions import Version, version_of
 
 _NEEDED = ("munged", "slurmctld", "slurmd", "sinfo", "scontrol")
 _KEPT = ("HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -86,14 +87,14 @@ def _gpu_devices() -> list[Path]:
     return sorted(devices, key=lambda path: int(path.name.removeprefix("nvidia")))
 
 
-def _slurm_version() -> tuple[int, int]:
+def _slurm_version() -> Version:
     answer = subprocess.run(
         [program("slurmctld"), "-V"], capture_output=True, text=True, timeout=10, env=clean_environment(), check=False,
     )
-    match = re.search(r"(\d+)\.(\d+)", answer.stdout)
-    if not match:
+    version = version_of(answer.stdout)
+    if version is None:
         raise OrchError(f"slurmctld -V says {answer.stdout.strip() or answer.stderr.strip()!r}, which is no version")
-    return int(match.group(1)), int(match.group(2))
+    return version
 
 
 def free_ports(names: list[str], layout: Layout) -> dict[str, int]:

@@ -77,7 +77,8 @@ class RecoveryFile(_Strict, frozen=True):
     memory_factor: Annotated[float, says(
         "after an out-of-memory the next attempt asks for so many times as much, up to the largest node's")] = 1.25
     lead_factor: Annotated[float, says("after a limit without a save the lead grows, up to half the limit")] = 2.0
-    exclude_node_for: Annotated[Quantity, duration("a node that failed under an attempt is left out for so long, ...")] = "2h"
+    exclude_node_for: Annotated[Quantity, duration(
+        "a node that failed under an attempt, or on which two in a row got nowhere, is left out for so long, ...")] = "2h"
     exclude_share: Annotated[float, says("... unless that were more than this share of the partition's nodes")] = 0.25
 
 

@@ -17,8 +17,9 @@ from orchestrator.core.reliability import interval_in_force_s
 from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs
 from orchestrator.errors import SlurmUnreachable, SubmissionRejected
 from orchestrator.journal import LockedJournal
-from orchestrator.model import ENDED_STATES, JobSeen, Run
+from orchestrator.model import JobSeen, Run
 from orchestrator.slurm.fields import gres_counts
+from orchestrator.states import ENDED_STATES, ENDING_STATES
 from orchestrator.trainer_control import write_control
 
 # By path: a PYTHONPATH of the user's, or another package of our name, must not hide it.
@@ -150,6 +151,6 @@ def _difference(run: Run, job: JobSeen, action: do.QueueAttempt, ports: Ports) -
         # a dependency that is met already is not shown any more, so a missing one counts only while that job is not over
         for job_id in sorted(set(action.behind) - dependency_jobs(job.dependency)):
             other = ports.slurm.job(job_id)
-            if other is not None and other.state not in ENDED_STATES and other.state != "COMPLETING":
+            if other is not None and other.state not in ENDED_STATES | ENDING_STATES:
                 return f"asked to wait behind job {job_id}, Slurm's record of it says {job.dependency or 'nothing'}"
     return ""

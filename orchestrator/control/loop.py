@@ -1,8 +1,8 @@
 """The daemon: passes, one after another. What woke it never matters; a pass depends on what it sees.
 
 Passes come ``every_s`` apart with a tenth of jitter, back off up to ten times while Slurm is silent, and come at once when an
-attempt's start or end record appears or somebody asks (SIGHUP). Nothing is kept in memory between passes but when to look next
-and what has been said.
+attempt's start or end record appears or somebody asks (SIGHUP). Nothing is kept in memory between passes but when to look
+next and what has been said.
 """
 
 from __future__ import annotations

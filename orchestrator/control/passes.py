@@ -83,7 +83,7 @@ def pass_over_all(ports: Ports, beat: Callable[[], None] = lambda: None) -> Pass
             noted.append((run, length))
     if not noted:
         return PassReport(runs=tuple(reports), snapshot=None)
-    snapshot = ask_slurm(ports)
+    snapshot = ask_slurm(ports, frozenset(run.spec.repository for run, _ in noted))
     for run, length in noted:
         beat()
         reports.append(pass_over_one(ports, run, snapshot, noted_length=length))

@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator import folders, journal
 from orchestrator.config.notify import NOBODY, Notify
 from orchestrator.core.fold import fold
-from orchestrator.core.script import COMMENT_PREFIX
+from orchestrator.core.script import COMMENT_PREFIX, repository_key
 from orchestrator.errors import JournalError, OrchError, SlurmError, StorageError, UnknownTag
 from orchestrator.model import JobSeen, Policy, Run
 from orchestrator.slurm.protocol import Slurm
@@ -40,11 +40,14 @@ class Snapshot:
     hint: str = ""
 
 
-def ask_slurm(ports: Ports) -> Snapshot:
-    """The one squeue of a pass. Slurm's silence is a value here, since a pass goes on with what it can."""
+def ask_slurm(ports: Ports, repositories: frozenset[str] | None = None) -> Snapshot:
+    """The one squeue of a pass. Slurm's silence is a value here, since a pass goes on with what it can. ``repositories`` are
+    the runs' own, which a repository that was moved keeps beside its new path; None: whatever orch has in Slurm."""
     asked_at = ports.clock()
+    keys = [""] if repositories is None else sorted(
+        f"{repository_key(path)}:" for path in {*repositories, str(ports.repository)})
     try:
-        return Snapshot(asked_at=asked_at, jobs=tuple(ports.slurm.jobs(COMMENT_PREFIX)))
+        return Snapshot(asked_at=asked_at, jobs=tuple(ports.slurm.jobs(tuple(COMMENT_PREFIX + key for key in keys))))
     except SlurmError as error:
         return Snapshot(asked_at=asked_at, silent=error.message, hint=error.hint)
 

@@ -12,7 +12,7 @@ from orchestrator.errors import Refused, SlurmUnreachable, TimedOut
 from orchestrator.model import Phase, Run
 from orchestrator.views.facts import how_to_go_on, state_word
 
-LOCK_WAIT_S = 10.0
+LOCK_WAIT_S = 40.0  # longer than one Slurm command may take: a pass holds the lock meanwhile
 
 
 def hold(ports: Ports, tag: str) -> Run:

@@ -13,7 +13,8 @@ from orchestrator.core.observation import Control, Observation
 from orchestrator.core.recovery import backoff, excluded_nodes, last_chance, last_unsettled
 from orchestrator.core.reliability import interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
-from orchestrator.model import ENDED_STATES, Attempt, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
+from orchestrator.model import Attempt, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
+from orchestrator.states import ALLOCATED_STATES, ENDED_STATES, ENDING_STATES, WAITING_STATES
 
 # A scancel that seems to have had no effect is sent again after this long.
 ASK_AGAIN_AFTER_S = 60.0
@@ -186,7 +187,7 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
 
 def _still_there(seen: Observation, live: Attempt) -> bool:
     job = seen.jobs.get(live.submission_id)
-    return job is not None and job.state in ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "PENDING")
+    return job is not None and job.state in WAITING_STATES | ALLOCATED_STATES
 
 
 def _last_ended(run: Run) -> Attempt | None:
@@ -271,7 +272,7 @@ def _strays(run: Run, seen: Observation, now: float) -> list[Action]:
     given_up = {s.id for s in run.submissions if s.state in (SubmissionState.DROPPED, SubmissionState.REJECTED)}
     return [CancelJob(job_id=job.job_id, why="its submission was given up, and Slurm still has it")
             for submission_id, job in seen.jobs.items()
-            if submission_id in given_up and job.state not in ENDED_STATES and job.state != "COMPLETING"
+            if submission_id in given_up and job.state not in ENDED_STATES | ENDING_STATES
             and _may_ask(run, "cancel", job.job_id, now)]
 
 

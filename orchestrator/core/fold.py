@@ -41,6 +41,7 @@ from orchestrator.model import (
 )
 
 Event = dict[str, Any]
+Changes = dict[str, Any]               # fields of the run, and what they are after an event; {} where it does not apply
 
 
 def fold(events: Iterable[Event]) -> Run | None:
@@ -63,8 +64,8 @@ def apply(run: Run | None, event: Event) -> Run | None:
     if run is None:
         return _submit(event) if event.get("event") == "submit" else None
     update = _UPDATES.get(str(event.get("event")))
-    changed = update(run, event) if update else run
-    return replace(changed, events=run.events + 1)
+    changes = update(run, event) if update else {}
+    return replace(run, events=run.events + 1, **changes)
 
 
 def spec_from_event(data: dict[str, Any]) -> RunSpec:
@@ -81,31 +82,30 @@ def _submit(event: Event) -> Run:
     return Run(spec=spec_from_event(event["spec"]), submitted_at=at, phase_since=at, events=1)
 
 
-def _phase(run: Run, event: Event, phase: Phase, **changes: Any) -> Run:
-    return replace(run, phase=phase, phase_since=float(event["t"]), phase_reason=str(event.get("reason", "")), **changes)
+def _phase(event: Event, phase: Phase, **changes: Any) -> Changes:
+    return {"phase": phase, "phase_since": float(event["t"]), "phase_reason": str(event.get("reason", "")), **changes}
 
 
-def _with_submission(run: Run, submission_id: str, **changes: Any) -> Run:
-    return replace(run, submissions=tuple(
-        replace(s, **changes) if s.id == submission_id else s for s in run.submissions))
+def _with_submission(run: Run, submission_id: str, **changes: Any) -> Changes:
+    return {"submissions": tuple(replace(s, **changes) if s.id == submission_id else s for s in run.submissions)}
 
 
 # --- submissions ------------------------------------------------------------------------------------------------------
 
 
-def _queueing(run: Run, event: Event) -> Run:
+def _queueing(run: Run, event: Event) -> Changes:
     if run.submission(event["submission_id"]) is not None:
-        return run
+        return {}
     new = Submission(id=event["submission_id"], number=int(event["number"]), intended_at=float(event["t"]),
                      sequence=run.events, dependency=str(event.get("dependency", "")))
-    return replace(run, submissions=(*run.submissions, new))
+    return {"submissions": (*run.submissions, new)}
 
 
-def _settle(state: SubmissionState, *, only_from: frozenset[SubmissionState]) -> Callable[[Run, Event], Run]:
-    def update(run: Run, event: Event) -> Run:
+def _settle(state: SubmissionState, *, only_from: frozenset[SubmissionState]) -> Callable[[Run, Event], Changes]:
+    def update(run: Run, event: Event) -> Changes:
         submission = run.submission(event["submission_id"])
         if submission is None or submission.state not in only_from:
-            return run
+            return {}
         job_id, at = event.get("job_id", submission.job_id), float(event["t"])
         return _with_submission(run, submission.id, state=state, job_id=None if job_id is None else str(job_id),
                                 reason=str(event.get("reason", "")),
@@ -115,48 +115,48 @@ def _settle(state: SubmissionState, *, only_from: frozenset[SubmissionState]) ->
     return update
 
 
-def _repointed(run: Run, event: Event) -> Run:
+def _repointed(run: Run, event: Event) -> Changes:
     return _with_submission(run, event["submission_id"], dependency=str(event["dependency"]))
 
 
-def _pause(held: bool) -> Callable[[Run, Event], Run]:
-    def update(run: Run, event: Event) -> Run:
+def _pause(held: bool) -> Callable[[Run, Event], Changes]:
+    def update(run: Run, event: Event) -> Changes:
         return _with_submission(run, event["submission_id"], held=held)
     return update
 
 
-def _interval(run: Run, event: Event) -> Run:
-    return replace(run, interval={key: value for key, value in event.items() if key != "event"})
+def _interval(run: Run, event: Event) -> Changes:
+    return {"interval": {key: value for key, value in event.items() if key != "event"}}
 
 
-def _adjusted(run: Run, event: Event) -> Run:
+def _adjusted(run: Run, event: Event) -> Changes:
     """An ending changed what the next attempts ask for."""
     profile = replace(
         run.spec.profile, memory_bytes=event.get("memory_bytes", run.spec.profile.memory_bytes),
         lead_s=float(event.get("lead_s", run.spec.profile.lead_s)))
-    return replace(run, spec=replace(run.spec, profile=profile), adjusted_sequence=run.events)
+    return {"spec": replace(run.spec, profile=profile), "adjusted_sequence": run.events}
 
 
-def _asked(run: Run, event: Event) -> Run:
-    return replace(run, requests={**run.requests, f"{event['kind']} {event['job_id']}": float(event["t"])})
+def _asked(run: Run, event: Event) -> Changes:
+    return {"requests": {**run.requests, f"{event['kind']} {event['job_id']}": float(event["t"])}}
 
 
 # --- attempts ---------------------------------------------------------------------------------------------------------
 
 
-def _started(run: Run, event: Event) -> Run:
+def _started(run: Run, event: Event) -> Changes:
     if any(a.epoch == int(event["epoch"]) for a in run.attempts):
-        return run  # an epoch is one start
+        return {}  # an epoch is one start
     job, restart = str(event["job_id"]), int(event["restart_count"])
     new = Attempt(
         number=int(event["number"]), submission_id=str(event["submission_id"]), job_id=job, restart_count=restart,
         epoch=int(event["epoch"]), host=str(event.get("host", "")), started_at=float(event["started_at"]),
         resume_step=event.get("resume_step"))
-    run = replace(run, attempts=(*run.attempts, new))
-    return _with_submission(run, new.submission_id, state=SubmissionState.STARTED, job_id=job)
+    return {"attempts": (*run.attempts, new),
+            **_with_submission(run, new.submission_id, state=SubmissionState.STARTED, job_id=job)}
 
 
-def _ended(run: Run, event: Event) -> Run:
+def _ended(run: Run, event: Event) -> Changes:
     epoch = int(event["epoch"])
     attempts = tuple(
         replace(
@@ -167,55 +167,52 @@ def _ended(run: Run, event: Event) -> Run:
             knows_orch=bool(event.get("knows_orch", True)))
         if a.epoch == epoch and a.live else a
         for a in run.attempts)
-    run = replace(run, attempts=attempts)
-    ended = {a.submission_id for a in attempts if a.epoch == epoch}
-    still_live = {a.submission_id for a in attempts if a.live}
-    for submission_id in ended - still_live:
-        run = _with_submission(run, submission_id, state=SubmissionState.ENDED)
-    return run
+    ended = {a.submission_id for a in attempts if a.epoch == epoch} - {a.submission_id for a in attempts if a.live}
+    return {"attempts": attempts, "submissions": tuple(
+        replace(s, state=SubmissionState.ENDED) if s.id in ended else s for s in run.submissions)}
 
 
 # --- the run's phase --------------------------------------------------------------------------------------------------
 
 
-def _held(run: Run, event: Event) -> Run:
+def _held(run: Run, event: Event) -> Changes:
     if run.phase != Phase.ACTIVE:
-        return run
-    return _phase(run, event, Phase.HELD, held_by=str(event.get("by", "orch")))
+        return {}
+    return _phase(event, Phase.HELD, held_by=str(event.get("by", "orch")))
 
 
-def _released(run: Run, event: Event) -> Run:
+def _released(run: Run, event: Event) -> Changes:
     if run.phase != Phase.HELD:
-        return run
-    return _phase(run, {**event, "reason": ""}, Phase.ACTIVE, held_by="", released_sequence=run.events)
+        return {}
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, held_by="", released_sequence=run.events)
 
 
-def _cancel(run: Run, event: Event) -> Run:
+def _cancel(run: Run, event: Event) -> Changes:
     if run.over:
-        return run
-    return _phase(run, event, Phase.CANCELLING, cancel_now=run.cancel_now or bool(event.get("now")))
+        return {}
+    return _phase(event, Phase.CANCELLING, cancel_now=run.cancel_now or bool(event.get("now")))
 
 
-def _cancelled(run: Run, event: Event) -> Run:
-    return run if run.over else _phase(run, event, Phase.CANCELLED)
+def _cancelled(run: Run, event: Event) -> Changes:
+    return {} if run.over else _phase(event, Phase.CANCELLED)
 
 
-def _finished(run: Run, event: Event) -> Run:
-    return run if run.over else _phase(run, event, Phase.FINISHED, metrics=dict(event.get("metrics") or {}))
+def _finished(run: Run, event: Event) -> Changes:
+    return {} if run.over else _phase(event, Phase.FINISHED, metrics=dict(event.get("metrics") or {}))
 
 
-def _reopened(run: Run, event: Event) -> Run:
+def _reopened(run: Run, event: Event) -> Changes:
     """A person asked for a finished, cancelled or held run again, with job.sh and resources as they are now."""
     if not run.over and run.phase != Phase.HELD:
-        return run
+        return {}
     spec = spec_from_event(event["spec"]) if "spec" in event else run.spec
-    return _phase(run, {**event, "reason": ""}, Phase.ACTIVE, spec=spec, metrics={}, cancel_now=False, held_by="",
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, spec=spec, metrics={}, cancel_now=False, held_by="",
                   released_sequence=run.events)
 
 
 _WAITING = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED})
 
-_UPDATES: dict[str, Callable[[Run, Event], Run]] = {
+_UPDATES: dict[str, Callable[[Run, Event], Changes]] = {
     "queueing": _queueing,
     "queued": _settle(SubmissionState.QUEUED, only_from=frozenset({SubmissionState.INTENDED})),
     "rejected": _settle(SubmissionState.REJECTED, only_from=frozenset({SubmissionState.INTENDED})),

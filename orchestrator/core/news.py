@@ -25,6 +25,7 @@ from orchestrator.model import (
     Submission,
     SubmissionState,
 )
+from orchestrator.states import exit_code_words
 
 Fact = dict[str, object]
 
@@ -232,7 +233,8 @@ def _never_started(run: Run, submission: Submission, job: JobSeen) -> Iterator[F
     elif job.state in ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED"):
         yield {"event": "dropped", "submission_id": submission.id, "why": "ended", "reason": f"Slurm: {job.state}"}
     else:
-        why = f"job {job.job_id} ended ({job.state}) before its supervisor could report; see its out.log"
+        told = ": ".join(filter(None, [job.state, exit_code_words(job.exit_code)]))
+        why = f"job {job.job_id} ended ({told}) before its supervisor could report; see its out.log"
         yield {"event": "dropped", "submission_id": submission.id, "why": "setup-failure", "reason": why}
         if run.phase == Phase.ACTIVE:
             yield {"event": "held", "by": "orch", "reason": f"setup-failure: {why}"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 
 from orchestrator.core.observation import Observation
@@ -46,6 +47,8 @@ RULES: dict[Ending, Rule] = {
     Ending.NO_RESULT: Rule(follows="the next attempt begins anew", retries=0, counted=True),
     Ending.CANCELLED: Rule(follows="held: orch does not fight people"),
 }
+# So many endings without progress on one node, and the next attempt tries another: its GPU may be the reason.
+FRUITLESS_ENDINGS = 2
 # Of a trainer that keeps its own checkpoints nobody knows whether it got on; one that ended this soon did not.
 TOO_SHORT_FOR_PROGRESS_S = 60.0
 
@@ -114,7 +117,7 @@ def why_no_more_memory(run: Run, seen: Observation) -> str:
 
 
 def excluded_nodes(run: Run, seen: Observation, policy: Policy, now: float) -> tuple[str, ...]:
-    """Nodes that failed under this run of late; none where leaving them out would leave too few."""
+    """Nodes to keep away from for a while; none where leaving them out would leave too few."""
     failed = _failed_nodes(run, policy, now)
     if not failed or seen.partition_nodes is None or len(failed) > policy.exclude_share * seen.partition_nodes:
         return ()
@@ -122,11 +125,13 @@ def excluded_nodes(run: Run, seen: Observation, policy: Policy, now: float) -> t
 
 
 def _failed_nodes(run: Run, policy: Policy, now: float) -> tuple[str, ...]:
-    """One-node attempts only: of several nodes nobody knows which one it was."""
-    names = {a.nodes for a in run.attempts
-             if a.ending == Ending.NODE_FAILURE and a.ended_at is not None and now - a.ended_at < policy.exclude_node_s
-             and re.fullmatch(r"[A-Za-z0-9._-]+", a.nodes)}
-    return tuple(sorted(names))
+    """Nodes that failed under this run of late, and those on which it got nowhere FRUITLESS_ENDINGS times. One-node attempts
+    only: of several nodes nobody knows which one it was."""
+    recent = [a for a in run.attempts if a.ended_at is not None and now - a.ended_at < policy.exclude_node_s
+              and re.fullmatch(r"[A-Za-z0-9._-]+", a.nodes)]
+    fruitless = Counter(a.nodes for a in _since_progress(run) if a in recent and _rule(a).counted)
+    failed = {a.nodes for a in recent if a.ending == Ending.NODE_FAILURE}
+    return tuple(sorted(failed | {node for node, count in fruitless.items() if count >= FRUITLESS_ENDINGS}))
 
 
 # --- whether and when it goes on --------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class SlurmCommands:
     conf: Path | None = None
     timeout_s: float = 30.0
 
-    def jobs(self, commented: str = "") -> list[JobSeen]:
+    def jobs(self, commented: tuple[str, ...] = ("",)) -> list[JobSeen]:
         return self._squeue(f"--user={os.getuid()}", commented)
 
     def job(self, job_id: str) -> JobSeen | None:
@@ -66,7 +66,7 @@ class SlurmCommands:
         return next((job for job in found if job.job_id == job_id), None)
 
     def queue(self) -> list[QueuedJob]:
-        mark = UNIT + secrets.token_hex(4)
+        mark = UNIT + secrets.token_hex(3)
         return parse_queue(self._run("squeue", "--all", queue_option(mark)), mark)
 
     def offers(self) -> list[NodeOffer]:
@@ -106,8 +106,8 @@ class SlurmCommands:
             if not any(words in error.message.lower() for words in _TOO_LATE):
                 raise
 
-    def _squeue(self, which: str, commented: str = "") -> list[JobSeen]:
-        mark = UNIT + secrets.token_hex(4)
+    def _squeue(self, which: str, commented: tuple[str, ...] = ("",)) -> list[JobSeen]:
+        mark = UNIT + secrets.token_hex(3)
         return parse_jobs(self._run("squeue", "--all", "--states=all", which, jobs_option(mark)), mark, commented)
 
     def _run(self, *command: str, environment: Mapping[str, str] | None = None) -> str:

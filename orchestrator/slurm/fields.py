@@ -41,9 +41,9 @@ def _option(fields: tuple[str, ...], mark: str) -> str:
     return "--Format=" + ",".join(f"{field}:{mark}" for field in fields)
 
 
-def parse_jobs(text: str, mark: str, commented: str = "") -> list[JobSeen]:
-    """Jobs whose comment begins with ``commented`` from ``squeue`` with ``jobs_option(mark)``; the others cost next to nothing.
-    Raises SlurmUnreachable when that is not what it printed."""
+def parse_jobs(text: str, mark: str, commented: tuple[str, ...] = ("",)) -> list[JobSeen]:
+    """Jobs whose comment begins with one of ``commented`` from ``squeue`` with ``jobs_option(mark)``; the others cost next to
+    nothing. Raises SlurmUnreachable when that is not what it printed."""
     return [
         JobSeen(job_id=job_id, state=state_word(state), reason=_none(reason), start_at=epoch_s(start), end_at=epoch_s(end),
                 nodes=_none(nodes), dependency=_none(dependency), gres=_none(gres), name=name, comment=_none(comment),
@@ -52,9 +52,9 @@ def parse_jobs(text: str, mark: str, commented: str = "") -> list[JobSeen]:
         in _rows(text, mark, len(_JOB_FIELDS), commented)]
 
 
-def _rows(text: str, mark: str, columns: int, last_begins: str = "") -> Iterator[list[str]]:
-    """The rows behind the heading whose last value begins with this. What a site prints before, between or behind them is
-    passed over: a row begins behind the last newline in front of its first value."""
+def _rows(text: str, mark: str, columns: int, last_begins: tuple[str, ...] = ("",)) -> Iterator[list[str]]:
+    """The rows behind the heading whose last value begins with one of these. What a site prints before, between or behind
+    them is passed over: a row begins behind the last newline in front of its first value."""
     values = text.split(mark)
     if len(values) <= columns or len(values) % columns != 1 or not values[0].endswith("JOBID"):
         raise SlurmUnreachable(f"squeue printed something else than it was asked for: {text[:200]!r}")

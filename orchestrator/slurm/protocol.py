@@ -33,8 +33,8 @@ class NodeOffer:
 class Slurm(Protocol):
     """A Slurm, real or simulated."""
 
-    def jobs(self, commented: str = "") -> list[JobSeen]:
-        """All jobs of this user that Slurm still knows, in every state, whose comment begins with this; one call."""
+    def jobs(self, commented: tuple[str, ...] = ("",)) -> list[JobSeen]:
+        """All jobs of this user that Slurm still knows, in every state, whose comment begins with one of these; one call."""
 
     def job(self, job_id: str) -> JobSeen | None:
         """One job, None if Slurm does not know it."""

@@ -152,6 +152,16 @@ def test_the_queue_has_what_runs_and_what_waits_and_nothing_that_ended(bench: An
     assert waiting.user and waiting.partition and waiting.priority > jobs[second].priority
 
 
+def test_a_nice_job_lets_a_later_one_pass(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    """What `queue: finish_first` rests on; Slurm's defaults from 23.11 on would ignore it."""
+    running = [sbatch("exec sleep 60", job_name=f"r{n}") for n in range(2)]
+    bench.wait(lambda: all(look(job).state == "RUNNING" for job in running))
+    first, second = sbatch("exec sleep 60", job_name="first", nice=100), sbatch("exec sleep 60", job_name="second")
+    bench.slurm.cancel(running[0])
+    bench.wait(lambda: look(second).state == "RUNNING")
+    assert look(first).state == "PENDING"
+
+
 def test_nodes_are_offered(bench: Any) -> None:
     offers = [offer for offer in bench.slurm.offers() if offer.default]
     assert len(offers) == 2

@@ -1,30 +1,86 @@
-"""``ops/simulate --schedules N --seed S [--jobs 2]``: exit 0 if all held, else the failing schedules, shortened."""
+"""``ops/simulate --schedules N --seed S [--jobs J]``: exit 0 if all held, else the failing schedules, shortened."""
 
 from __future__ import annotations
 
 import argparse
 import gc
 import multiprocessing
+import os
+import shutil
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
-from simulation.campaign import draw_schedule, run_schedule, shorten, workplace
+from simulation.campaign import Campaign
+from simulation.rest import settle
+from simulation.schedule import Schedule, draw_schedule
+from simulation.seams import workplace, world_of
+from simulation.world import World
 
 SHOWN_AT_MOST = 3
 
 
-def run_many(first: int, count: int, stride: int, failures_at_most: int) -> list[tuple[int, str]]:
+def run_schedule(
+    schedule: Schedule, root: Path, trace: Callable[[str], None] | None = None, struck: Counter[str] | None = None,
+) -> str:
+    """'' if everything held, else what did not. Faults that struck are counted in ``struck``."""
+    repository = root / "repo"
+    shutil.rmtree(repository, ignore_errors=True)
+    repository.mkdir(parents=True)
+    with world_of(World(repository=repository, seed=schedule.seed)) as world:
+        try:
+            campaign = Campaign(schedule, world, trace=trace)
+            campaign.play()
+            settle(campaign)
+        except Exception as error:
+            if trace is not None:
+                trace(traceback.format_exc())
+            return f"{type(error).__name__}: {error}"
+    if struck is not None:
+        struck.update(world.struck)
+    return ""
+
+
+def shorten(schedule: Schedule, root: Path, complaint: str) -> Schedule:
+    """Steps left out, then faults, as long as it still goes wrong in the same way."""
+    kind = complaint.partition(":")[0]
+
+    def still(shorter: Schedule) -> bool:
+        return run_schedule(shorter, root).startswith(kind)
+
+    size = max(1, len(schedule.steps) // 2)
+    while True:
+        at = 0
+        while at < len(schedule.steps):
+            shorter = replace(schedule, steps=schedule.steps[:at] + schedule.steps[at + size:])
+            if still(shorter):
+                schedule = shorter
+            else:
+                at += size
+        if size == 1:
+            return schedule
+        size = max(1, size // 2)
+
+
+def run_many(first: int, count: int, stride: int, failures_at_most: int) -> tuple[int, list[tuple[int, str]], Counter[str]]:
+    """How many were run, those that failed, and the faults that struck."""
     failed: list[tuple[int, str]] = []
+    struck: Counter[str] = Counter()
+    ran = 0
     gc.freeze()
     gc.set_threshold(100_000)
     with workplace() as root:
         for seed in range(first, first + count * stride, stride):
-            complaint = run_schedule(draw_schedule(seed), root)
+            complaint = run_schedule(draw_schedule(seed), root, struck=struck)
+            ran += 1
             if complaint:
                 failed.append((seed, complaint))
                 if len(failed) >= failures_at_most:
                     break
-    return failed
+    return ran, failed, struck
 
 
 def tell(seed: int) -> None:
@@ -37,6 +93,8 @@ def tell(seed: int) -> None:
             return
         schedule = shorten(schedule, root, complaint)
         print(f"--- seed {seed}, shortened to {len(schedule.steps)} steps; runs {schedule.runs}")
+        for step in schedule.steps:
+            print(f"    {step!r},")
         print(run_schedule(schedule, root, trace=print))
 
 
@@ -44,7 +102,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="ops/simulate", description=__doc__)
     parser.add_argument("--schedules", type=int, default=20_000, help="how many (default 20000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first; the others follow")
-    parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a CPU)")
     parser.add_argument("--tell", type=int, metavar="SEED", help="run this one schedule and tell it step by step")
     parser.add_argument("--failures", type=int, default=20, help="stop after so many failures a process")
     given = parser.parse_args()
@@ -59,8 +117,13 @@ def main() -> int:
     else:
         with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
             results = pool.starmap(run_many, shares)
-    failed = sorted(one for result in results for one in result)
-    print(f"{given.schedules} schedules from seed {given.seed}: {len(failed)} failed; {time.monotonic() - began:.1f} s")
+    failed = sorted(one for _, some, _ in results for one in some)
+    struck = sum((counted for _, _, counted in results), Counter[str]())
+    ran, took_s = sum(count for count, _, _ in results), time.monotonic() - began
+    for fault, times in sorted(struck.items()):
+        print(f"{times:9}  {fault}")
+    print(f"{struck.total():9}  faults in {ran} schedules from seed {given.seed} in {took_s:.1f} s "
+          f"({ran / took_s:.0f} a second): {len(failed)} failed")
     for kind, count in Counter(complaint[:70] for _, complaint in failed).most_common():
         print(f"  {count:5} x {kind}")
     for seed, complaint in failed[:SHOWN_AT_MOST]:

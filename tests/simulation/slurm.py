@@ -49,6 +49,8 @@ class Job:
     kill_at: float = NEVER
     restart_count: int = 0
     doubled: bool = False              # a fault made it: the second job of one sbatch
+    seen: JobSeen | None = None        # what it was shown as last, and what that depended on
+    seen_as: tuple[object, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -78,6 +80,7 @@ class SimulatedSlurm:
         self.machines = machines
         self.now = now
         self.up = dict.fromkeys(nodes, True)
+        self.booted_at: dict[str, float] = {}
         self.jobs_by_id: dict[int, Job] = {}
         self.accepted: list[tuple[int, str]] = []      # every job ever accepted: (id, comment), doubled ones left out
         self._partition, self._kill_wait_s, self._min_job_age_s = partition, kill_wait_s, min_job_age_s
@@ -85,7 +88,7 @@ class SimulatedSlurm:
 
     # --- the protocol ---------------------------------------------------------------------------------------------------
 
-    def jobs(self, commented: str = "") -> list[JobSeen]:
+    def jobs(self, commented: tuple[str, ...] = ("",)) -> list[JobSeen]:
         return [self._seen(job) for job in self.jobs_by_id.values() if job.comment.startswith(commented)]
 
     def job(self, job_id: str) -> JobSeen | None:
@@ -105,7 +108,8 @@ class SimulatedSlurm:
 
     def nodes(self, names: str) -> list[NodeSeen]:
         asked = names.split(",")
-        return [NodeSeen(name=name, state="IDLE" if up else "DOWN") for name, up in self.up.items() if name in asked]
+        return [NodeSeen(name=name, state="IDLE" if up else "DOWN", booted_at=self.booted_at.get(name))
+                for name, up in self.up.items() if name in asked]
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         return self.accept(script.read_text(), environment)
@@ -283,6 +287,11 @@ class SimulatedSlurm:
             self._last_id = 0
         return lost
 
+    def forget(self, job: Job) -> None:
+        """This one job is no longer known."""
+        self.jobs_by_id.pop(job.job_id, None)
+        self.tick(self.now)
+
     # --- inside ---------------------------------------------------------------------------------------------------------
 
     def _find(self, job_id: str) -> Job | None:
@@ -296,6 +305,12 @@ class SimulatedSlurm:
         job.state, job.end_at, job.kill_at = state, self.now, NEVER
 
     def _seen(self, job: Job) -> JobSeen:
+        now = (job.state, self._reason(job), job.node, *job.dependency, job.start_at, job.end_at, job.restart_count)
+        if job.seen is None or job.seen_as != now:
+            job.seen, job.seen_as = self._look(job), now
+        return job.seen
+
+    def _look(self, job: Job) -> JobSeen:
         return JobSeen(
             job_id=str(job.job_id), state=job.state, reason=self._reason(job), comment=job.comment, name=job.name,
             nodes=job.node, dependency=",".join(f"{part}(unfulfilled)" for part in job.dependency),

@@ -3,7 +3,7 @@
 Both are generators that yield how many seconds they sleep; signals wake them earlier. The supervisor takes the same steps as
 ``orchestrator.attempt.supervise`` with the same code where there are no real processes in it: ``settle_number``, the witness
 (and through it the gate), ``take``, the trainer's log, ``end_record``. The trainer writes what docs/protocol.md says, in few
-bytes. What goes wrong with it is drawn beforehand (``Plan``), so that one seed tells one story.
+bytes. What goes wrong with it is drawn beforehand (``schedule.Plan``), so that one seed tells one story.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulation.schedule import Plan
 from simulation.slurm import Job
 
 from orch_trainer.fence import Fence, Fenced
@@ -39,16 +38,8 @@ Life = Generator[float, None, int]
 BEAT_S, LOOK_S, WARM_UP_S = 30.0, 10.0, 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What this start's trainer will do. ``mishap`` strikes ``after_s`` seconds into training."""
-
-    mishap: str = ""                   # crash, early, no-result, hung, killed, supervisor-killed, out-of-memory, setup
-    after_s: float = 0.0
-    saves_on_notice: bool = True
-    stops_on_notice: bool = True
-    saves: bool = True
-    write_s: float = 1.0
+class Killed(BaseException):
+    """Killed between two instructions; nothing of ours may catch it."""
 
 
 class Process:
@@ -187,11 +178,11 @@ class Trainer(Process):
                   "saved_at": self.world.clock_of(self.host), "files": {"state": len(str(self.step_at))}}
         try:
             with self._fence.held():
-                self.world.publishes(self, f"checkpoint {self.step_at}")
+                self.world.truths.publishes(self, f"checkpoint {self.step_at}")
                 (temporary / MARKER).write_text(json.dumps(marker))
                 if not final.exists():
                     os.rename(temporary, final)
-                self.world.saved(self, self.step_at)
+                self.world.truths.saved(self, self.step_at)
         except Fenced:
             return False
         self._line("saved", step=self.step_at, path=str(final))
@@ -201,14 +192,14 @@ class Trainer(Process):
     def _remove_old(self, parent: Path) -> None:
         for old in complete_checkpoints(parent)[:-2]:
             with contextlib.suppress(Fenced), self._fence.held():
-                self.world.publishes(self, f"deletion of {old.step}")
+                self.world.truths.publishes(self, f"deletion of {old.step}")
                 os.rename(old.path, parent / f".old-{old.path.name}-{self.pid}")
-        self.world.check_newest(self.run_dir.name)
+        self.world.truths.check_newest(self.run_dir.name)
 
     def _finish(self) -> int:
         try:
             with self._fence.held():
-                self.world.publishes(self, "result")
+                self.world.truths.publishes(self, "result")
                 (self.run_dir / "result.json").write_text(json.dumps({"step": self.step_at, "metrics": {"ok": 1}}))
         except Fenced:
             return EXIT_STOOD_DOWN
@@ -221,7 +212,7 @@ class Supervisor(Process):
 
     def __init__(self, world: World, host: Host, job: Job) -> None:
         self.job, self.restart_count = job, job.restart_count
-        self.spec_path = Path(shlex.split(job.script.splitlines()[-1])[-1])
+        self.spec_path = Path(job.script.rstrip().rpartition(" ")[2])      # no path here needs quotes
         self.run_dir = self.spec_path.parents[2]
         self.tag = self.run_dir.name
         self.start: StartRecord | None = None
@@ -264,11 +255,13 @@ class Supervisor(Process):
                     done = leaving.answer.leave is Leave.DONE
                     return self._stand_down(spec, leaving.answer.reason, EXIT_FINISHED if done else EXIT_STOOD_DOWN)
                 began = self.world.clock_of(self.host)
-                with contextlib.suppress(Overtaken), self.world.inside(self):
+                with contextlib.suppress(Overtaken), self.world.taking(self):
                     self.start = take(spec, me, leaving.asked_about, deadline=began + spec.time_limit_s, started_at=began)
         except NotTaken as error:
             return self._stand_down(spec, str(error), EXIT_STOOD_DOWN)
-        self.world.taken(self, self.start)
+        except Killed:
+            return -9
+        self.world.truths.taken(self, self.start)
         return (yield from self._attempt(spec, self.start))
 
     def _ask(self, spec: AttemptSpec, me: Identity) -> Generator[float, None, Leaving]:
@@ -298,7 +291,7 @@ class Supervisor(Process):
 
     def _attempt(self, spec: AttemptSpec, start: StartRecord) -> Life:
         world, papers = self.world, self._papers(spec)
-        plan = world.plan_of(self.tag, start)
+        plan = world.plan_of(self.tag)
         papers.heartbeat()
         world.fence(self)
         yield 0.2

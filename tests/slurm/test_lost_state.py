@@ -18,6 +18,7 @@ from repositories import ORCH, ORCH_YAML, Repository, make_repository
 from seen import attempt_dir, events, finished, kill_all_of, read, run_dir, trained
 
 from orchestrator import cluster
+from orchestrator.cluster.machine import program
 from orchestrator.cluster.spec import layout_of
 from orchestrator.control.passes import pass_over_all
 from orchestrator.control.ports import Ports, require_run
@@ -129,8 +130,9 @@ def test_what_slurm_has_forgotten_is_known_from_the_attempts_own_record(
     assert killed[1]["resume_step"] > 0
 
 
+@pytest.mark.parametrize(("rebooted", "words"), [(False, "does not respond|is down"), (True, "was rebooted since")])
 def test_a_node_that_is_gone_ends_its_attempt_though_slurm_calls_it_running(
-        make_slurm_cluster: Callable[..., Any], tmp_path: Path) -> None:
+        make_slurm_cluster: Callable[..., Any], tmp_path: Path, rebooted: bool, words: str) -> None:
     """On several nodes no host can be certain of all: Slurm is asked for the nodes, five minutes after the last beat (here by
     the clock that the pass is given)."""
     slurm = make_slurm_cluster(nodes=4, cpus=4, gpus=0, memory_mib=2000, preemption=False, slurmd_timeout_s=60,
@@ -146,7 +148,11 @@ def test_a_node_that_is_gone_ends_its_attempt_though_slurm_calls_it_running(
     kill_all_of(made, job_id)
     dead = sorted(node.name for node in answers.nodes(names))[0]
     cluster.stop_node(slurm.folder, dead, kill_jobs=True)
-    made.until(lambda: node_failure(answers.nodes(names), time.time()), "Slurm to miss the node")
+    last_beat_at = time.time()
+    if rebooted:                       # -b: its own way to say so in tests
+        time.sleep(1.0)                # boots are told in whole seconds
+        slurm.run(program("slurmd"), "-b", "-f", slurm.environment["SLURM_CONF"], "-N", dead)
+    made.until(lambda: node_failure(answers.nodes(names), last_beat_at), "Slurm to know of it")
 
     def one_pass(ahead_s: float) -> list[str]:
         ports = Ports(repository=made.folder, slurm=answers, slurm_name=slurm.environment["SLURM_CONF"], policy=Policy(),
@@ -158,7 +164,7 @@ def test_a_node_that_is_gone_ends_its_attempt_though_slurm_calls_it_running(
     assert one_pass(200.0) == ["None"], "not before five minutes have passed"
     assert one_pass(400.0) == ["node-failure"]
     [ended] = events(made, "two-nodes", "ended")
-    assert re.search(rf"{dead} (does not respond|is down)", ended["reason"])
+    assert re.search(rf"{dead} ({words})", ended["reason"])
     assert slurm.job(int(job_id))["JobState"] in ("CANCELLED", "COMPLETING"), "it would keep its nodes"
     with daemon(made):
         finished(made, "two-nodes", 150, torn=True)

@@ -37,10 +37,9 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 
 PURE = ("orchestrator/core/", "orchestrator/planner/", "orchestrator/views/", "orchestrator/units.py", "orchestrator/states.py",
-"orchestrator/model.py",
-        "orchestrator/records.py", "orchestrator/errors.py", "orchestrator/startup.py", "orchestrator/slurm/fields.py",
-        "orchestrator/message.py",
-        "orchestrator/notify/discord.py", "orchestrator/notify/result.py")
+        "orchestrator/model.py", "orchestrator/records.py", "orchestrator/errors.py", "orchestrator/startup.py",
+        "orchestrator/slurm/fields.py", "orchestrator/message.py", "orchestrator/notify/discord.py",
+        "orchestrator/notify/result.py")
 REACHES = frozenset({
     "time", "os", "subprocess", "socket", "random", "secrets", "shutil", "tempfile", "threading", "signal", "io",
     "glob", "fcntl",

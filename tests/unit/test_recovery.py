@@ -10,10 +10,8 @@ from builders import POLICY, ended, job, queued, run_of, seen, started
 
 from orchestrator.core import decide as do
 from orchestrator.core.decide import decide
-from orchestrator.core.recovery import RULES, rule_in_words, why_hold
+from orchestrator.core.recovery import RULES, excluded_nodes, rule_in_words, why_hold
 from orchestrator.model import RETRIED, Ending, Run
-
-LATER = 1e6
 
 
 def after(*endings: str, saves: bool = False) -> Run:
@@ -99,3 +97,16 @@ def _events(*endings: str) -> list[Any]:
 def test_only_endings_that_the_daemon_answers_alone_can_be_given_retries() -> None:
     """With the others a successor trains before any pass."""
     assert {Ending.LIMIT_SAVED, Ending.NODE_FAILURE, Ending.CANCELLED, Ending.FINISHED}.isdisjoint(RETRIED)
+
+
+def test_a_node_on_which_a_run_gets_nowhere_twice_is_left_out_where_there_are_enough() -> None:
+    """A dead GPU that Slurm does not notice: both attempts land on the same free node, and the third would too."""
+    def crashed(*nodes: str) -> Run:
+        return run_of(*[item for number, node in enumerate(nodes, 1)
+                        for item in (queued(number, 1000.0 * number), started(number, 1000.0 * number),
+                                     ended(number, "crash", 1000.0 * number + 100, nodes=node))])
+    many, few = seen(partition_nodes=8), seen(partition_nodes=2)
+    assert excluded_nodes(crashed("n1", "n1"), many, POLICY, 2200.0) == ("n1",)
+    assert excluded_nodes(crashed("n1", "n2"), many, POLICY, 2200.0) == ()
+    assert excluded_nodes(crashed("n1", "n1"), few, POLICY, 2200.0) == ()
+    assert excluded_nodes(crashed("n1", "n1"), many, POLICY, 2200.0 + POLICY.exclude_node_s) == ()

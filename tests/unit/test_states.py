@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from builders import POLICY, attempt_seen, job, queued, run_of, seen, start_record, started
 
 from orchestrator.core.endings import Evidence, classify
+from orchestrator.core.news import news
+from orchestrator.core.observation import AttemptSeen
 from orchestrator.model import ENDED_STATES, Ending, JobSeen
 from orchestrator.states import (
     ALLOCATED_STATES,
@@ -19,6 +24,8 @@ from orchestrator.states import (
     stage_of,
     state_word,
 )
+
+NOW = 1000.0
 
 # word, code, stage, and how an attempt has ended that left no record of its own (None: nobody can say, or it has not)
 ROWS: list[tuple[str, str, str, Ending | None]] = [
@@ -112,3 +119,35 @@ def test_exit_codes(text: str, code: str) -> None:
                                                                  "output there?)")])
 def test_exit_codes_in_words(code: str, words: str) -> None:
     assert exit_code_words(code) == words
+
+
+# --- what runs make of them -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [*(row[0] for row in ROWS if row[2] != "ended"), "REBALANCING", "?"])
+def test_a_state_that_is_no_end_ends_nothing(state: str) -> None:
+    """Neither what waits nor what has its nodes, whatever Slurm calls it, if need be with a word of a later release's."""
+    waiting, live = run_of(queued(1)), run_of(queued(1), started(1, t=990.0))
+    events = [fact["event"] for run, seen_now in (
+        (waiting, seen(job(1, state), asked_at=NOW)),
+        (live, seen(job(1, state), attempts=(replace(attempt_seen(1), heartbeat_at=990.0),), asked_at=NOW)))
+        for fact in news(run, seen_now, POLICY, NOW)]
+    assert set(events) <= {"interval"}
+
+
+@pytest.mark.parametrize(("code", "told"), [
+    ("0:53", "FAILED: Slurm could not open its files (is the folder of its output there?)"), ("1:0", "FAILED: exit 1"),
+    ("0:9", "FAILED: killed by signal 9"), ("", "FAILED")])
+def test_a_job_that_ended_before_it_could_report_is_told_with_its_exit_code(code: str, told: str) -> None:
+    dropped, held = news(run_of(queued(1)), seen(job(1, "FAILED", exit_code=code, end_at=900.0), asked_at=NOW), POLICY, NOW)
+    assert f"job 101 ended ({told}) before its supervisor could report" in str(dropped["reason"])
+    assert held["event"] == "held"
+
+
+def test_a_restart_count_above_the_known_one_is_a_new_attempt() -> None:
+    run = run_of(queued(1), started(1, t=10.0))
+    again = AttemptSeen(start=start_record(2, submission_id="s1", job_id="101", restart_count=1, started_at=200.0),
+                        heartbeat_at=990.0)
+    now_seen = seen(job(1, "RUNNING", restart_count=1, start_at=200.0), attempts=(attempt_seen(1), again), asked_at=NOW)
+    [fact] = news(run, now_seen, POLICY, NOW)
+    assert (fact["event"], fact["epoch"], fact["restart_count"], fact["job_id"]) == ("started", 2, 1, "101")

@@ -1,0 +1,84 @@
+"""After a schedule all faults stop: within a bounded number of passes every run comes to rest, and nothing of it is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.campaign import Campaign
+from simulation.supervisor import Trainer
+from simulation.truth import Broken
+
+from orchestrator import folders
+from orchestrator.control.ports import read_run, tags_with_runs
+from orchestrator.core.fold import fold
+from orchestrator.journal import read as read_journal
+from orchestrator.model import Phase, Run
+
+PASSES_UNTIL_SETTLED = 60
+
+
+def settle(campaign: Campaign) -> None:
+    """Raises Broken where a run does not come to rest, or is another than its journal tells."""
+    world = campaign.world
+    world.calm, world.outage = True, False
+    for actor in campaign.actors.values():
+        actor.offset_s = 0.0
+    for host in world.hosts.values():
+        host.offset_s = 0.0
+        if not world.slurm.up[host.name]:
+            world.slurm.node_up(host.name)
+    for process in world.processes.values():
+        if isinstance(process, Trainer):
+            process.plan = replace(process.plan, stops_on_notice=True)
+    for turn in range(PASSES_UNTIL_SETTLED):
+        campaign.say("settling")
+        campaign.do(("pass", "A"))
+        world.truths.check()
+        if _at_rest(campaign):
+            break
+        world.advance(60.0 if turn < 10 else 120.0)
+        world.truths.check()
+    else:
+        raise Broken("not at rest after faults have stopped: " + "; ".join(_where(campaign)))
+    _compare(campaign)
+
+
+def _runs(campaign: Campaign) -> dict[str, Run]:
+    """Those whose first event was ever written whole; a submit killed before that has done nothing."""
+    return {tag: run for tag in tags_with_runs(campaign.world.repository)
+            if (run := campaign.world.truths.run(tag)) is not None}
+
+
+def _at_rest(campaign: Campaign) -> bool:
+    world, runs = campaign.world, _runs(campaign)
+    if world.late:
+        return False
+    resting = {tag for tag, run in runs.items() if run.live is None and (run.over or run.phase == Phase.HELD)}
+    for tag, run in runs.items():
+        behind = [other for other in run.spec.after_tags if other in runs and not runs[other].over]
+        if run.live is None and run.phase == Phase.ACTIVE and behind and resting.issuperset(behind):
+            resting.add(tag)           # waits for a run that somebody holds
+    jobs = [job for job in world.slurm.jobs_by_id.values() if not job.ended and not (
+        job.state == "PENDING" and (job.held or job.dependency))]
+    over = [job for job in world.slurm.jobs_by_id.values() if not job.ended and any(
+        job.name.startswith(f"{tag}@") and run.over for tag, run in runs.items())]
+    return len(resting) == len(runs) and not jobs and not over
+
+
+def _where(campaign: Campaign) -> list[str]:
+    lines = [f"{tag} {run.phase} {run.phase_reason!r} live={run.live is not None} "
+             f"waiting={[(s.id, str(s.state), s.job_id) for s in run.waiting]}" for tag, run in _runs(campaign).items()]
+    return lines + [f"job {job.job_id} {job.state} {job.comment} {job.dependency}"
+                    for job in campaign.world.slurm.jobs_by_id.values() if not job.ended]
+
+
+def _compare(campaign: Campaign) -> None:
+    """A fold from the first line to the last, by the very code, gives the run that was held all along."""
+    repository, most = campaign.world.repository, 8 + 3 * len(campaign.schedule.steps)
+    for tag, held in _runs(campaign).items():
+        events, _ = read_journal(folders.run_dir(repository, tag))
+        if not fold(events) == read_run(repository, tag) == held:
+            raise Broken(f"{tag}: the fold of its journal is another run than the one that was held")
+        campaign.world.truths.check_newest(tag)
+        if len(held.attempts) > most or len(held.submissions) > 2 * most:
+            raise Broken(f"{tag}: {len(held.attempts)} attempts, {len(held.submissions)} submissions")

@@ -1,0 +1,199 @@
+"""What really happened, told by nobody's record, and what must hold of it: the invariants of DESIGN section 8.
+
+``check`` is asked after every step, the others at the moment itself: a run is taken, a checkpoint published, a fact noted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from simulation.supervisor import Supervisor, Trainer
+
+from orchestrator import folders
+from orchestrator.checkpoints import newest_complete
+from orchestrator.core.fold import fold
+from orchestrator.model import Phase, Run, SubmissionState
+from orchestrator.records import StartRecord
+
+if TYPE_CHECKING:
+    from simulation.world import Actor, World
+
+# An actor whose clock is off by more than this may take a beating heart for a silent one; nothing can be asked of it.
+CLOCK_OFF_S = 30.0
+# sbatch's answer may be lost, and a controller may answer from a minute ago.
+PATIENCE_S = 60.0
+MAY_TRAIN = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED, SubmissionState.STARTED})
+
+
+class Broken(AssertionError):
+    """An invariant of DESIGN section 8 does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    at: float
+    offset_s: float                    # of the clock by which the journal has it
+
+
+@dataclass(slots=True)
+class Truth:
+    """What really happened to one run."""
+
+    newest_saved: int = -1
+    newest_epoch: int = 0
+    starts: int = 0
+    scripts: set[str] = field(default_factory=set)     # every job.sh with which it was submitted
+    asked: dict[str, Moment] = field(default_factory=dict)     # by submission: when the journal last spoke of its sbatch
+
+
+@dataclass(slots=True)
+class Truths:
+    """Of all runs of one world."""
+
+    world: World
+    _of: dict[str, Truth] = field(default_factory=dict)
+    _compared: int = 0                 # submissions that were compared with one another already
+
+    def of(self, tag: str) -> Truth:
+        if tag not in self._of:
+            self._of[tag] = Truth()
+        return self._of[tag]
+
+    def run(self, tag: str) -> Run | None:
+        """The run as its journal tells it now."""
+        return self.world.memory.events(folders.run_dir(self.world.repository, tag)).run
+
+    def same(self, tag: str, held: Run) -> None:
+        """What a daemon holds is what the journal tells, or told then, if somebody else has appended since."""
+        events = self.world.memory.events(folders.run_dir(self.world.repository, tag))
+        if held != events.run and held != fold(events[:held.events]):
+            raise Broken(f"{tag}: the daemon holds another run than the journal tells")
+
+    # --- at the moment itself -------------------------------------------------------------------------------------------
+
+    def taken(self, supervisor: Supervisor, start: StartRecord) -> None:
+        """A supervisor has taken the run: had it any right to?"""
+        tag, truth, run = supervisor.tag, self.of(supervisor.tag), self.run(supervisor.tag)
+        if run is None or run.phase != Phase.ACTIVE:
+            raise Broken(f"{tag}: a start was taken while the run is {run.phase if run else 'unknown'}")
+        submission = run.submission(start.submission_id)
+        if submission is None or submission.state not in MAY_TRAIN:
+            raise Broken(f"{tag}: {start.submission_id} trains, which was {submission.state if submission else 'never made'}")
+        if waits_for := [other for other in run.spec.after_tags if not (before := self.run(other)) or not before.over]:
+            raise Broken(f"{tag}: trains before {waits_for} has ended for good")
+        if start.epoch <= truth.newest_epoch:
+            raise Broken(f"{tag}: epoch {start.epoch} after {truth.newest_epoch}")
+        if (start.resume_step if start.resume_step is not None else -1) != truth.newest_saved:
+            raise Broken(f"{tag}: resumes from {start.resume_step}, newest complete is {truth.newest_saved}")
+        if (supervisor.run_dir / "job.sh").read_text() not in truth.scripts:
+            raise Broken(f"{tag}: starts a job.sh with which it was never submitted")
+        truth.newest_epoch = start.epoch
+        truth.starts += 1
+
+    def publishes(self, trainer: Trainer, what: str) -> None:
+        tag = trainer.run_dir.name
+        if trainer.start.epoch != self.of(tag).newest_epoch:
+            raise Broken(f"{tag}: epoch {trainer.start.epoch} publishes {what} under {self.of(tag).newest_epoch}")
+
+    def saved(self, trainer: Trainer, step: int) -> None:
+        truth = self.of(trainer.run_dir.name)
+        truth.newest_saved = max(truth.newest_saved, step)
+
+    def check_newest(self, tag: str) -> None:
+        """Asked whenever a checkpoint was made or removed, and at the end."""
+        newest = newest_complete(folders.checkpoint_dir(folders.run_dir(self.world.repository, tag)))
+        if (newest.step if newest else -1) != self.of(tag).newest_saved:
+            raise Broken(f"{tag}: newest complete checkpoint is {newest}, {self.of(tag).newest_saved} was saved")
+
+    def noted(self, tag: str, event: dict[str, Any]) -> None:
+        """A fact went into a journal: was it so when Slurm was asked?"""
+        actor = self.world.actor
+        if actor is None:
+            return
+        match event["event"]:
+            case "queueing" | "queued":
+                self.of(tag).asked[event["submission_id"]] = Moment(self.world.now, actor.offset_s)
+            case "ended":
+                self._ended(tag, event, actor)
+            case "dropped" | "lost" if event.get("why") != "stood down":
+                self._gone(tag, event, actor)
+
+    def _ended(self, tag: str, event: dict[str, Any], actor: Actor) -> None:
+        alive = [p for p in self.world.processes.values()
+                 if isinstance(p, Supervisor) and p.tag == tag and p.in_allocation and p.alive
+                 and p.start is not None and p.start.epoch == event["epoch"]]
+        if alive and (actor.answered == "silent" or (actor.answered == "honest" and abs(actor.offset_s) < CLOCK_OFF_S)):
+            raise Broken(f"{tag}: attempt {event['number']} noted as ended ({event['ending']}) while it runs")
+
+    def _gone(self, tag: str, event: dict[str, Any], actor: Actor) -> None:
+        """Patience is counted to the moment of the question, and so is what was so: a job that arrives, or is requeued by the
+        site, between Slurm's answer and this line can be known to nobody."""
+        if actor.answered == "silent":
+            raise Broken(f"{tag}: {event} was concluded from Slurm's silence")
+        submission_id, asked = event["submission_id"], self.of(tag).asked.get(event["submission_id"])
+        if asked is not None and asked.offset_s == actor.offset_s and actor.asked_at - asked.at < PATIENCE_S and (
+                event["event"] == "lost" or event["why"] == "gone"):
+            raise Broken(f"{tag}: {event} was concluded {actor.asked_at - asked.at:.0f} s after its sbatch")
+        if actor.answered != "honest" or abs(actor.offset_s) >= CLOCK_OFF_S:
+            return
+        for job in self.world.slurm.jobs_by_id.values():
+            if job.comment.endswith(":" + submission_id) and not job.ended and not job.doubled and job.job_id in actor.known:
+                raise Broken(f"{tag}: submission {submission_id} {event['event']}, and job {job.job_id} is {job.state}")
+
+    def intended(self, tag: str, submission_id: str) -> None:
+        """sbatch is called: the journal said so before."""
+        self._may_act(f"sbatch of {submission_id}")
+        run = self.run(tag)
+        submission = run.submission(submission_id) if run is not None else None
+        if submission is None or submission.state != SubmissionState.INTENDED:
+            raise Broken(f"{tag}: sbatch of {submission_id} without an intent in the journal")
+
+    def requested(self, kind: str, job_id: str) -> None:
+        """scancel or scontrol is called: the journal said so before."""
+        self._may_act(f"{kind} of job {job_id}")
+        runs = [run for tag in self._of if (run := self.run(tag)) is not None]
+        if not any(f"{kind} {job_id}" in run.requests for run in runs):
+            raise Broken(f"{kind} of job {job_id} without an intent in the journal")
+
+    def _may_act(self, what: str) -> None:
+        actor = self.world.actor
+        if actor is not None and actor.answered == "silent":
+            raise Broken(f"{what}, although Slurm did not answer what there is")
+
+    def answered(self, actor: Actor) -> None:
+        """It has acted and was not killed: what sbatch answered stands in the journal."""
+        for tag, submission_id in actor.answers:
+            run = self.run(tag)
+            if run is None or run.submission(submission_id) is None or submission_id in {
+                    s.id for s in run.submissions if s.state == SubmissionState.INTENDED}:
+                raise Broken(f"{tag}: sbatch of {submission_id} was answered, and the journal does not know")
+
+    # --- at every instant -----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What must hold at every instant."""
+        training: dict[str, list[Trainer]] = {}
+        for process in self.world.processes.values():
+            if isinstance(process, Trainer) and process.training and process.supervisor.alive and (
+                    process.supervisor.in_allocation):
+                training.setdefault(process.run_dir.name, []).append(process)
+        for tag, inside in training.items():
+            if len(inside) > 1:
+                raise Broken(f"{tag}: two attempts train, jobs {[t.start.job_id for t in inside]}")
+            run = self.run(tag)
+            if run is not None and run.over:
+                raise Broken(f"{tag}: job {inside[0].start.job_id} trains, and the run is {run.phase}")
+        if len(self.world.slurm.accepted) != self._compared:
+            self._compared = len(self.world.slurm.accepted)
+            self._compare_submissions()
+
+    def _compare_submissions(self) -> None:
+        by_comment: dict[str, int] = {}
+        for job_id, comment in self.world.slurm.accepted:
+            if comment in by_comment:
+                raise Broken(f"jobs {by_comment[comment]} and {job_id} are one submission: {comment}")
+            by_comment[comment] = job_id
+        numbers = [comment.rpartition(":")[0] for comment in by_comment]
+        if len(set(numbers)) < len(numbers):
+            raise Broken(f"an attempt number was submitted twice: {sorted(numbers)}")
