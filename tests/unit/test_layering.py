@@ -36,10 +36,11 @@ ALLOWED: dict[str, frozenset[str]] = {
     "cli": WORDS | {"folders", "planner", "catalog", "control", "views", "cluster", "orch_trainer"} | EDGES,
 }
 
-PURE = ("orchestrator/core/", "orchestrator/planner/", "orchestrator/views/", "orchestrator/units.py", "orchestrator/states.py",
-        "orchestrator/model.py", "orchestrator/records.py", "orchestrator/errors.py", "orchestrator/startup.py",
-        "orchestrator/slurm/fields.py", "orchestrator/message.py", "orchestrator/notify/discord.py",
-        "orchestrator/notify/result.py")
+PURE = (
+    "orchestrator/core/", "orchestrator/planner/", "orchestrator/views/", "orchestrator/units.py", "orchestrator/states.py",
+    "orchestrator/model.py", "orchestrator/records.py", "orchestrator/errors.py", "orchestrator/startup.py",
+    "orchestrator/message.py", "orchestrator/slurm/fields.py", "orchestrator/notify/discord.py",
+    "orchestrator/notify/result.py")
 REACHES = frozenset({
     "time", "os", "subprocess", "socket", "random", "secrets", "shutil", "tempfile", "threading", "signal", "io",
     "glob", "fcntl",
