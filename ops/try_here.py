@@ -17,8 +17,8 @@ from orchestrator.attempt.commands import run
 from orchestrator.errors import OrchError, SlurmUnreachable, StorageError
 from orchestrator.folders import replace_file
 from orchestrator.slurm.commands import SlurmCommands
+from orchestrator.slurm.versions import NEWEST, OLDEST
 
-TRIED_FROM, TRIED_TO = (22, 5), (26, 5)
 PASS_EVERY_S = 30.0
 SLOW_S = 5.0
 
@@ -69,7 +69,7 @@ def slurm_version(config: Mapping[str, str]) -> Result:
     found = re.match(r"(\d+)\.(\d+)", text)
     if not found:
         return untried("Slurm's version", f"scontrol says {text!r}", needed=False)
-    known = TRIED_FROM <= (int(found.group(1)), int(found.group(2))) <= TRIED_TO
+    known = OLDEST <= (int(found.group(1)), int(found.group(2))) <= NEWEST
     return judged("Slurm's version", known, text, "orch was tried on 22.05 to 26.05; please send this table", needed=False)
 
 

@@ -48,7 +48,7 @@ class Memory:
         self._next = now + READ_EVERY_S
         try:
             self._row = _last_row(self._path)
-        except (OSError, ValueError):
+        except (OSError, ValueError, IndexError):
             pass                                        # not there yet, or its first row is being written
 
     def used(self, wall: float) -> Tuple[int | None, int | None]:

@@ -12,6 +12,7 @@ from orch_trainer.lines import Lines, plain
 from orch_trainer.rate import Rate
 
 REPORT_S = 30.0
+FIRST_REPORT_S = 2.0                                    # doubling to REPORT_S: whoever looks at once sees it move
 ERROR_CHARACTERS_MAX = 1000
 VALUE_CHARACTERS_MAX = 100
 
@@ -27,6 +28,7 @@ class Teller:
         self._total_steps = total_steps
         self._rate = Rate()
         self._reported: Tuple[float, Any] | None = None
+        self._pause_s = FIRST_REPORT_S / 2
         self.due = self._monotonic()                    # the first step is reported at once
 
     def put(self, event: str, **keys: Any) -> None:
@@ -38,10 +40,10 @@ class Teller:
     def start(self, device: Device, *, attempt: int, resume_from: object, resume_step: int | None, rank: int, ranks: int,
               interval_s: float, config: Mapping[str, Any]) -> None:
         gpu = "" if device.gpu_free_bytes is None else " ({} free)".format(_size(device.gpu_free_bytes))
-        text = "START  attempt {}  from {}{}  ranks {}  device {}{}  free memory {}  interval {:g} s  {}".format(
+        text = "START  attempt {}  from {}{}  ranks {}  device {}{}  free memory {}  interval {:g} s{}".format(
             attempt, resume_from or "the beginning", "" if self._total_steps is None else "  to step {}".format(
                 self._total_steps), ranks, device.name, gpu, _size(device.free_bytes), interval_s,
-            json.dumps(plain(config)))
+            "  " + json.dumps(plain(config)) if config else "")
         self.write("start", text, pid=os.getpid(), host=socket.gethostname(), rank=rank, world_size=ranks,
                    resume_step=resume_step, of=self._total_steps, device=device.name,
                    free_memory_bytes=device.free_bytes, gpu_free_memory_bytes=device.gpu_free_bytes,
@@ -51,13 +53,15 @@ class Teller:
         """A step is worth a line. Never raises."""
         try:
             now, step = self._monotonic(), plain(step)
-            self.due = now + REPORT_S
+            self._pause_s = min(2 * self._pause_s, REPORT_S)
+            self.due = now + self._pause_s
             if self._reported is None:
                 self.put("first_step", step=step)
             else:
                 before_at, before = self._reported
                 steps, seconds = step - before, max(now - before_at, 1e-9)
                 self._rate.add(steps, seconds)
+                self._reported = (now, step)
                 self._progress(step, steps / seconds, loss, numbers)
             self._reported = (now, step)
         except Exception as error:                      # a line of log is never worth a training

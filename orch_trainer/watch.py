@@ -86,7 +86,7 @@ class Watch:
                 self._show_life()                       # before what may hang: it must be known before it lasts
                 self.poll()
             except Exception as error:                  # a dead thread would be deaf to every later notice
-                self._lines.say("orch: reading control.json failed: {}".format(in_words(error)))
+                self._lines.say("orch: a round of the watch failed: {}".format(in_words(error)))
 
     def _show_life(self) -> None:
         """Only from this thread: without it nobody can tell a hung trainer from one that shows nothing."""

@@ -69,6 +69,13 @@ def environment_of(pid: int) -> dict[str, str]:
 # --- what is left of a start ------------------------------------------------------------------------------------------
 
 
+def supervisor_lives(start: StartRecord) -> bool:
+    """Whether it is certain that this start's supervisor is there: it is a process of this very host."""
+    here = boot_id()
+    return bool(here and start.pid_namespace) and (start.host, start.boot_id, start.pid_namespace) == (
+        os.uname().nodename, here, pid_namespace()) and is_alive(start.pid, start.pid_start)
+
+
 def nothing_there(run_dir: Path, start: StartRecord) -> str:
     """Why it is certain that nothing of this start, or of an older one, is left on its host; '' while it is not certain.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from orchestrator import cluster
+from orchestrator.cli.context import this_program
 from orchestrator.errors import UserError
+from orchestrator.startup import short_path
 from orchestrator.units import parse_size_bytes, slurm_memory_mib
 
 _FOLDER = click.option(
@@ -122,11 +122,10 @@ def _boot(made: cluster.Cluster) -> cluster.Boot:
     repository = _repository()
     folder = made.spec.folder
     found_anyway = repository is not None and folder == (repository / ".orch" / "cluster").resolve()
-    command = Path(sys.argv[0]).absolute()
-    orch = command if os.access(command, os.X_OK) else Path(shutil.which("orch") or "orch")
+    orch = this_program()
     programs = [Path(found) for name in ("sbatch", "slurmctld") if (found := shutil.which(name))]
     return cluster.Boot(
-        folder=folder, repository=repository, orch=orch, path=cluster.short_path(orch, programs),
+        folder=folder, repository=repository, orch=orch, path=short_path(orch, programs),
         slurm_conf=None if found_anyway else made.slurm_conf)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,13 +42,14 @@ def slurm_conf(repository: Path, config: Config | None) -> Path | None:
     return private if private.exists() else None
 
 
-def open_ports(*, any_config: bool = False) -> tuple[Ports, Config]:
-    """The world. ``any_config``: for commands about runs that exist, which must work while orch.yaml is wrong."""
+def open_ports(repository: Path | None = None, *, any_config: bool = False) -> tuple[Ports, Config]:
+    """The world of this repository, by default the one that we stand in. ``any_config``: for commands about runs that exist,
+    which must work while orch.yaml is wrong."""
     from orchestrator.config import default_config, load_config
     from orchestrator.control.ports import Ports
     from orchestrator.slurm.commands import SlurmCommands
 
-    repository = find_repository()
+    repository = repository or find_repository()
     try:
         config = load_config(repository)
     except ConfigError as error:
@@ -61,6 +64,17 @@ def open_ports(*, any_config: bool = False) -> tuple[Ports, Config]:
         slurm_name="" if name == SYSTEM_CONF else name, policy=config.policy, notify=config.notify,
         clock=time.time,
         new_id=lambda: secrets.token_hex(6)), config
+
+
+def this_program() -> Path:
+    """``orch``, absolute. Raises UserError where it was not started as a program."""
+    called = Path(sys.argv[0]).absolute()
+    if called.name == "orch" and os.access(called, os.X_OK):
+        return called
+    found = shutil.which("orch") or shutil.which("orch", path=str(Path(sys.executable).parent))
+    if found is None:
+        raise UserError("there is no program orch in this shell's PATH", hint="install orch, or activate its environment")
+    return Path(found).absolute()
 
 
 def print_json(data: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.context import open_ports, print_json, slurm_conf
-from orchestrator.errors import UserError
+from orchestrator.cli.context import open_ports, print_json, slurm_conf, this_program
 
 if TYPE_CHECKING:
     from orchestrator.control.ports import Ports
@@ -47,12 +45,12 @@ def daemon(as_json: bool, text: str | None) -> None:
     if text is not None:
         write = {"unit": startup.daemon_unit, "cron": startup.tick_crontab, "scrontab": startup.tick_scrontab}[text]
         conf = os.environ.get("SLURM_CONF", "") if slurm_conf(ports.repository, config) is None else ""
-        start = startup_of(ports.repository, config, orch=_this_program(), sbatch=_sbatch(), conf=conf)
+        start = startup_of(ports.repository, config, orch=this_program(), sbatch=_sbatch(), conf=conf)
         click.echo(write(start), nl=False)
         return
 
     def reload() -> tuple[Ports, float]:
-        again, fresh = open_ports()
+        again, fresh = open_ports(ports.repository)  # not a folder above, while orch.yaml is being replaced
         return again, fresh.every_s
 
     say = say_to_programs(click.echo) if as_json else say_to_people(click.echo)
@@ -72,17 +70,6 @@ def _sbatch() -> Path | None:
     if found is None:
         click.echo(f"orch: there is no {program} in this shell's PATH: add its folder to the PATH below", err=True)
     return Path(found) if found else None
-
-
-def _this_program() -> Path:
-    """``orch``, absolute. Raises UserError where it was not started as a program."""
-    called = Path(sys.argv[0]).absolute()
-    if called.name == "orch" and os.access(called, os.X_OK):
-        return called
-    found = shutil.which("orch") or shutil.which("orch", path=str(Path(sys.executable).parent))
-    if found is None:
-        raise UserError("there is no program orch in this shell's PATH", hint="install orch, or activate its environment")
-    return Path(found).absolute()
 
 
 @click.command()

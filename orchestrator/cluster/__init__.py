@@ -24,7 +24,6 @@ from orchestrator.cluster.lifecycle import (
 )
 from orchestrator.cluster.machine import missing_programs
 from orchestrator.cluster.spec import ClusterSpec, Tracking
-from orchestrator.startup import short_path
 
 __all__ = [
     "Boot",
@@ -42,7 +41,6 @@ __all__ = [
     "not_at_boot",
     "recorded_spec",
     "set_node",
-    "short_path",
     "slurm_conf",
     "start_controller",
     "start_node",

@@ -85,9 +85,9 @@ def _by_evidence(process: Process, layout: Layout) -> Member | None:
     of_conf = process.environment.get("SLURM_CONF") == conf
     if process.name == "slurmscriptd" and of_conf:
         return Member(process=process, role=Role.CONTROLLER_HELPER)
-    if process.name == "slurmstepd" and of_conf:
-        return Member(process=process, role=Role.STEP, node=_node_of(process, layout))
     confined = f"/{layout.tag}/slurm_" in process.cgroups
+    if process.name == "slurmstepd" and (of_conf or confined or _spools_of(process, layout)):
+        return Member(process=process, role=Role.STEP, node=_node_of(process, layout))
     if confined or (of_conf and "SLURMD_NODENAME" in process.environment):
         return Member(process=process, role=Role.JOB, node=_node_of(process, layout))
     return None
@@ -99,8 +99,13 @@ def _node_of(process: Process, layout: Layout) -> str | None:
     confined = re.search(rf"/{re.escape(layout.tag)}/slurm_([^/\n]+)", process.cgroups)
     if confined:
         return confined.group(1)
+    return next(iter(_spools_of(process, layout)), None)
+
+
+def _spools_of(process: Process, layout: Layout) -> list[str]:
+    """The nodes in whose spool folder it has a socket; from 23.11 on a slurmstepd shows no environment."""
     spools = [Path(path).parent for path in process.sockets]
-    return next((spool.name for spool in spools if spool.parent == layout.spool("n").parent), None)
+    return [spool.name for spool in spools if spool.parent == layout.spool("n").parent]
 
 
 def _child(process: Process, parent: Member) -> Member:

@@ -22,6 +22,7 @@ SETTLES_AFTER_PASSES = 2               # how long the queue must be lower before
 _DISCORD = re.compile(r"(?:(?:canary|ptb)\.)?discord(?:app)?\.com")
 _WEBHOOK = re.compile(r"/api(?:/v\d+)?/webhooks/(\d+)/([A-Za-z0-9._-]+)/?")
 _LOOKS_LIKE = "it looks like https://discord.com/api/webhooks/ID/TOKEN"
+_URL_ITSELF = re.compile(r"://|webhooks/\d")  # where the name of a file belongs; also without its https://
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -58,7 +59,7 @@ def parse_notify(document: Document, file: NotifyFile, repository: Path, every_s
         raise document.error("notify.command", "is empty", "write a program and its arguments: [./tell.sh, --all]")
     said = document.data.get("notify") or {}
     path = file.discord.webhook_file if file.discord else None
-    if path and path.startswith("http"):
+    if path and _URL_ITSELF.search(path):
         raise document.error("notify.discord.webhook_file", "is the URL itself, and orch.yaml is for everybody to read",
                              "write the URL into a file with mode 0600 and name that file here; then make a new webhook")
     return Notify(

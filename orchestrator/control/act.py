@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import folders
+from orchestrator.control.observe import jobs_of
 from orchestrator.control.ports import Ports
 from orchestrator.core import decide as do
 from orchestrator.core.observation import Observation
@@ -40,9 +41,7 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
             ports.slurm.cancel(job_id)
             return _look_again(run, seen, job_id, ports)
         case do.PauseJob(submission_id=submission_id, job_id=job_id):
-            journal.append("asked", kind="hold", job_id=job_id, why=action.why)
-            ports.slurm.hold(job_id)
-            journal.append("paused", submission_id=submission_id)
+            _hold(job_id, submission_id, action.why, journal, ports)
         case do.ResumeJob(submission_id=submission_id, job_id=job_id):
             journal.append("asked", kind="release", job_id=job_id, why=action.why)
             ports.slurm.release(job_id)
@@ -61,12 +60,18 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
     return seen
 
 
+def _hold(job_id: str, submission_id: str, why: str, journal: LockedJournal, ports: Ports) -> None:
+    """Noted before it is done, since nothing releases a job that is held and not known to be; to release one that is not held
+    does no harm, and one that starts although it was to be held stands down at its gate."""
+    journal.append("asked", kind="hold", job_id=job_id, why=why)
+    journal.append("paused", submission_id=submission_id)
+    ports.slurm.hold(job_id)
+
+
 def _withdraw(action: do.Withdraw, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:
     """scancel alone could hit a job that has just started: it takes over from an attempt that has just ended."""
     job_id = action.job_id
-    journal.append("asked", kind="hold", job_id=job_id, why=action.why)
-    ports.slurm.hold(job_id)
-    journal.append("paused", submission_id=action.submission_id)
+    _hold(job_id, action.submission_id, action.why, journal, ports)
     seen = _look_again(run, seen, job_id, ports)
     job = seen.jobs.get(action.submission_id)
     if job is not None and job.state == "PENDING":
@@ -80,12 +85,10 @@ def _withdraw(action: do.Withdraw, run: Run, seen: Observation, journal: LockedJ
 
 
 def _look_again(run: Run, seen: Observation, job_id: str, ports: Ports) -> Observation:
-    """A cancelled waiting job is gone at once; seeing that now settles the run within this pass."""
+    """A cancelled waiting job is gone at once; seeing that now settles the run within this pass. Ids can come twice: it is
+    the submission's in its comment, or none of ours."""
     job = ports.slurm.job(job_id)
-    submission_id = next((s.id for s in reversed(run.submissions) if s.job_id == job_id), None)  # ids can come twice
-    if job is None or submission_id is None:
-        return seen
-    return replace(seen, jobs={**seen.jobs, submission_id: job})
+    return seen if job is None else replace(seen, jobs={**seen.jobs, **jobs_of(run, (job,))})
 
 
 def next_number(run: Run, run_dir: Path) -> int:

@@ -130,10 +130,14 @@ def _settle(sender: Sender, batch: list[Waiting], result: Result) -> None:
 # --- living messages ------------------------------------------------------------------------------------------------------
 
 
-def keep_living(sender: Sender, outbox: Outbox, runs: list[Run], show: Callable[[Run], Message]) -> None:
+def keep_living(sender: Sender, outbox: Outbox, runs: list[Run], show: Callable[[Run], Message | None]) -> None:
     """Post the living message of each run that trains, and edit those that have changed: at most once a minute, and once
-    more when the run ends or is held."""
-    for run in runs:
+    more when the run ends or is held. What has ended goes first and then what was shown longest ago: a pass may have time
+    for a few only. ``show`` gives None where it cannot be told how a run stands."""
+    def shown_at(run: Run) -> float:
+        return outbox.living[run.spec.tag].edited_at if run.spec.tag in outbox.living else 0.0
+
+    for run in sorted(runs, key=lambda run: (not run.over, shown_at(run))):
         tag, entry = run.spec.tag, _entry(outbox, run)
         if entry is None:
             continue
@@ -143,6 +147,8 @@ def keep_living(sender: Sender, outbox: Outbox, runs: list[Run], show: Callable[
             if not sender.may_send(edits=True):
                 return
             message = show(run)
+            if message is None:
+                continue
             changed = entry.shown is None or replace(entry.shown, at=0.0) != replace(message, at=0.0)
             if changed and not _show(sender, entry, message):
                 continue

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from orchestrator import folders, journal
 from orchestrator.checkpoints import complete_checkpoints
 from orchestrator.control.history import history_of
-from orchestrator.control.observe import jobs_of, observe
+from orchestrator.control.observe import jobs_of, observe, with_offers
 from orchestrator.control.passes import describe, settled, verb
-from orchestrator.control.ports import Ports, Snapshot, ask_slurm, require_run, tags_with_runs
+from orchestrator.control.ports import Ports, Snapshot, ask_slurm, known_run, require_run, tags_with_runs
 from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
+from orchestrator.core.observation import Observation
 from orchestrator.core.recovery import rule_in_words
 from orchestrator.core.reliability import Setting, restarts, setting
 from orchestrator.errors import JournalError, OrchError, StorageError
@@ -47,10 +47,9 @@ def look_at(ports: Ports, tag: str, snapshot: Snapshot | None = None, run: Run |
     """One run. The journal may lag behind the world by a pass; what a pass would note is shown as if it were noted."""
     run = run or require_run(ports.repository, tag)
     snapshot = snapshot or ask_slurm(ports)
-    run, facts = _with_news(ports, run, snapshot)
-    measured = observe(ports, run, snapshot).measured
+    run, seen, facts = _with_news(ports, run, snapshot)
     return Look(run=run, jobs=jobs_of(run, snapshot.jobs), progress=progress_of(ports, run), silent=snapshot.silent,
-                setting=setting(run, measured, run.spec.policy(ports.policy), ports.clock()), news=tuple(facts))
+                setting=setting(run, seen.measured, run.spec.policy(ports.policy), ports.clock()), news=tuple(facts))
 
 
 def look_at_all(ports: Ports, ask: Ask = ask_slurm) -> tuple[list[Shown], list[OrchError], str | None]:
@@ -70,31 +69,22 @@ def look_at_all(ports: Ports, ask: Ask = ask_slurm) -> tuple[list[Shown], list[O
 
 
 def runs_now(repository: Path) -> tuple[list[Run], list[OrchError]]:
-    """All runs, and what could not be read. A journal that has not changed since this process last read it is not read
-    again: of hundreds of runs most are over."""
+    """All runs, and what could not be read."""
     runs: list[Run] = []
     errors: list[OrchError] = []
     for tag in tags_with_runs(repository):
         try:
-            found = journal.journal_path(folders.run_dir(repository, tag)).stat()
-            runs.append(_run_at(repository, tag, found.st_size, found.st_mtime_ns))
+            runs.append(known_run(repository, tag)[0])
         except (JournalError, StorageError) as error:
             errors.append(error)
-        except OSError as error:
-            errors.append(StorageError(f"{error.filename}: {error.strerror}"))
     return runs, errors
-
-
-@lru_cache(maxsize=10_000)
-def _run_at(repository: Path, tag: str, length: int, changed_ns: int) -> Run:
-    return require_run(repository, tag)
 
 
 def explain_run(ports: Ports, tag: str) -> list[str]:
     """The pure decision, in words."""
     run = require_run(ports.repository, tag)
     snapshot = ask_slurm(ports)  # after the journal: a job that is submitted in between is not taken for gone
-    run, facts = _with_news(ports, run, snapshot)
+    run, seen, facts = _with_news(ports, run, snapshot)
     state = state_word(run, jobs_of(run, snapshot.jobs))
     lines = [f"{tag} is {state}" + (f": {run.phase_reason}" if run.phase_reason else "")]
     if run.phase == Phase.HELD:
@@ -102,7 +92,7 @@ def explain_run(ports: Ports, tag: str) -> list[str]:
     rule = rule_in_words(run, run.spec.policy(ports.policy))
     lines += [rule] if rule else []
     lines += [f"would note: {describe(fact)}" for fact in facts]
-    for action in do.decide(run, observe(ports, run, snapshot), run.spec.policy(ports.policy), ports.clock()):
+    for action in do.decide(run, seen, run.spec.policy(ports.policy), ports.clock()):
         lines.append(f"nothing to do: {action.why}" if isinstance(action, do.Wait) else f"would {verb(action)}: {action.why}")
     return lines
 
@@ -113,17 +103,23 @@ def explain_interval(ports: Ports, tag: str) -> list[str]:
     return worked_out(seen.run, seen.setting, restarts(seen.run), seen.progress.interval_s)
 
 
-def _with_news(ports: Ports, run: Run, snapshot: Snapshot) -> tuple[Run, list[journal.Event]]:
+def _with_news(ports: Ports, run: Run, snapshot: Snapshot) -> tuple[Run, Observation, list[journal.Event]]:
+    """The run as a pass would know it now, what it would decide on, and what it would note."""
     seen = observe(ports, run, snapshot)
     events: list[journal.Event] = []
-    while facts := news(run, seen, run.spec.policy(ports.policy), ports.clock()):
+    while True:
+        facts = news(run, seen, run.spec.policy(ports.policy), ports.clock())
+        if not facts:
+            informed = with_offers(ports, run, seen, snapshot)
+            if informed is seen:
+                return run, seen, events
+            seen = informed
         for fact in facts:
             event = {"t": ports.clock(), **fact}
             events.append(event)
             changed = apply(run, event)
             assert changed is not None
             run = changed
-    return run, events
 
 
 def whole_of(ports: Ports, tag: str, ask: Ask = ask_slurm) -> Whole:

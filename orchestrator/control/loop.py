@@ -11,19 +11,23 @@ import contextlib
 import os
 import socket
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from orchestrator import folders
 from orchestrator.control.passes import Line, PassReport, pass_over_all
 from orchestrator.control.ports import Ports
 from orchestrator.control.publish import publish_state
 from orchestrator.control.tell import tell
-from orchestrator.errors import ConfigError, Refused, RunLocked, storage_error
+from orchestrator.errors import Refused, RunLocked, UserError, storage_error
 from orchestrator.journal import take_lock
 from orchestrator.model import Phase
 from orchestrator.sd_notify import Manager
+
+T = TypeVar("T")
 
 LOOK_EVERY_S = 1.0
 BACKOFF_AT_MOST = 10
@@ -68,6 +72,7 @@ class Daemon:
     silent_since: float | None = None
     failures: int = 0
     said: dict[str, str] = field(default_factory=dict)
+    awaited: dict[Path, int] = field(default_factory=dict)  # records, as they were when the last pass had looked
 
     def run(self, sleep: Callable[[float], None], stopping: Callable[[], bool], asked: Callable[[], bool]) -> None:
         """Passes until ``stopping()``; one at once when somebody has ``asked()`` for it."""
@@ -78,8 +83,7 @@ class Daemon:
             report = self.one_pass()
             self.manager.status(self._in_one_line(report))
             until = self.monotonic() + self.pause_s()
-            watched = records_awaited(self.ports.repository, report)
-            while not stopping() and self.monotonic() < until and watched == records_awaited(self.ports.repository, report):
+            while not stopping() and self.monotonic() < until and not self._woken(report):
                 if asked():
                     self.said.clear()          # whoever asks wants to hear what is still wrong
                     self.say("", Line("asked to read orch.yaml and pass at once", "reload"))
@@ -88,12 +92,15 @@ class Daemon:
                 sleep(LOOK_EVERY_S)
         self.manager.stopping()
 
+    def _woken(self, report: PassReport) -> bool:
+        return self.awaited != records_awaited(self.ports.repository, report)
+
     def _reload(self) -> None:
         """orch.yaml may be edited at any time; while it is wrong the last good one stays in force."""
         trouble = ""
         try:
             self.ports, self.every_s = self.reload()
-        except ConfigError as error:
+        except UserError as error:
             hint = f" ({error.hint})" if error.hint else ""
             trouble = f"{error}{hint}; going on with what was read before"
         self._say_once("orch.yaml", trouble)
@@ -104,24 +111,37 @@ class Daemon:
 
     def one_pass(self) -> PassReport:
         """One pass over everything; what it did and could not do is said, each trouble once."""
-        report = pass_over_all(self.ports, self.manager.alive)
+        report = self._pass()
+        if report is None:
+            return PassReport(runs=(), snapshot=None)
+        self.awaited = records_awaited(self.ports.repository, report)  # at once: what comes from now on wakes the next pass
         self._note_silence(report)
         for run in report.runs:
             for line in run.lines:
                 self.say(run.tag, line)
             self._say_once(run.tag, f"{type(run.error).__name__}: {run.error}" if run.error is not None else "")
         self.manager.alive()
-        trouble = ""
-        try:
-            publish_state(self.ports, report)
-        except OSError as error:
-            trouble = str(storage_error(error))
-        self._say_once("", trouble)
         told = tell(self.ports, report)
         for sentence in told.lines:
             self.say("", sentence)
         self._say_once("notify", told.trouble)
+        self._guarded("ops/STATE.md", lambda: publish_state(self.ports, report))
         return report
+
+    def _pass(self) -> PassReport | None:
+        return self._guarded("pass", lambda: pass_over_all(self.ports, self.manager.alive))
+
+    def _guarded(self, what: str, act: Callable[[], T]) -> T | None:
+        """A file server that is away for a moment, or a mistake of ours, is said once and does not end the daemon."""
+        done, trouble = None, ""
+        try:
+            done = act()
+        except OSError as error:
+            trouble = str(storage_error(error))
+        except Exception as error:
+            trouble = f"a mistake in orch: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+        self._say_once(what, trouble)
+        return done
 
     def _say_once(self, tag: str, trouble: str) -> None:
         if trouble and self.said.get(tag) != trouble:

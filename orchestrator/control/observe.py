@@ -11,15 +11,15 @@ from typing import Any
 from orchestrator import folders
 from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import Checkpoint, newest_complete
-from orchestrator.control.ports import Ports, Snapshot, read_run
+from orchestrator.control.ports import Answers, Ports, Snapshot, read_run
 from orchestrator.core.endings import SILENCE_UNTIL_NODE_ASKED_S, SILENCE_UNTIL_VANISHED_S, node_failure
 from orchestrator.core.measures import measure
 from orchestrator.core.observation import AttemptSeen, Observation, UpstreamSeen
-from orchestrator.core.recovery import needs_offers
+from orchestrator.core.recovery import last_unsettled, needs_offers
 from orchestrator.core.script import COMMENT_PREFIX, parse_comment, repository_key
 from orchestrator.errors import JournalError, SlurmError
-from orchestrator.host import nothing_there
-from orchestrator.model import ENDED_STATES, JobSeen, Run
+from orchestrator.host import nothing_there, supervisor_lives
+from orchestrator.model import ENDED_STATES, Ending, JobSeen, Policy, Run
 from orchestrator.records import EndRecord, StartRecord, StoodDown
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
@@ -39,25 +39,38 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
     attempts, stood_down = _attempts(run_dir, run, checkpoint, jobs)
     seen = Observation(
         asked_at=snapshot.asked_at, silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs,
-        attempts=tuple(_doubted(ports, run, run_dir, attempt, jobs) for attempt in attempts), stood_down=stood_down,
+        attempts=tuple(_doubted(ports, run, run_dir, attempt, jobs, snapshot.answers) for attempt in attempts),
+        stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
         measured=measure(_latest_lines(run_dir)), control=read_control(run_dir),
         upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags))
-    return with_offers(ports, run, seen)
+    return with_offers(ports, run, seen, snapshot)
 
 
-def with_offers(ports: Ports, run: Run, seen: Observation) -> Observation:
-    """The largest node's memory and how many nodes there are, where an ending makes them matter: one sinfo, rarely."""
-    if seen.partition_nodes is not None or run.over or not needs_offers(run, run.spec.policy(ports.policy), ports.clock()):
+def with_offers(ports: Ports, run: Run, seen: Observation, snapshot: Snapshot) -> Observation:
+    """The largest node's memory and how many nodes there are, where an ending makes them matter: rarely, and one sinfo
+    for all runs together."""
+    policy = run.spec.policy(ports.policy)
+    if (seen.partition_nodes is not None or seen.silent is not None or run.over
+            or not needs_offers(run, policy, ports.clock()) or _merely_trains(run, policy)):
         return seen
     try:
-        offers = ports.slurm.offers()
+        offers = snapshot.answers.offers(ports.slurm)
     except SlurmError:
         return seen
     wanted = run.spec.profile.partition
     here = [o for o in offers if (o.partition in wanted.split(",") if wanted else o.default)]
     return replace(seen, memory_at_most_bytes=max((o.memory_bytes for o in here), default=0),
                    partition_nodes=len({o.node for o in here}))
+
+
+def _merely_trains(run: Run, policy: Policy) -> bool:
+    """Nothing is to be queued, nothing to be asked for otherwise, and nothing waits from before its last ending."""
+    last = last_unsettled(run)
+    if run.live is None or len(run.waiting) < policy.successors_ahead or (last and last.ending == Ending.OUT_OF_MEMORY):
+        return False
+    changed = max((a.ended_sequence or 0 for a in run.attempts), default=0)
+    return all(s.sequence > changed for s in run.waiting)
 
 
 def _latest_lines(run_dir: Path) -> list[list[dict[str, Any]]]:
@@ -96,7 +109,9 @@ def jobs_of(run: Run, jobs: tuple[JobSeen, ...]) -> dict[str, JobSeen]:
     return ours
 
 
-def _doubted(ports: Ports, run: Run, run_dir: Path, seen: AttemptSeen, jobs: dict[str, JobSeen]) -> AttemptSeen:
+def _doubted(
+    ports: Ports, run: Run, run_dir: Path, seen: AttemptSeen, jobs: dict[str, JobSeen], answers: Answers,
+) -> AttemptSeen:
     """Slurm calls it running and its heart is silent: this host looks at its own processes; of other hosts, and of several
     nodes, Slurm is asked whether the machines are there. Only then, for it costs a look at /proc or an scontrol."""
     job = jobs.get(seen.start.submission_id)
@@ -107,10 +122,10 @@ def _doubted(ports: Ports, run: Run, run_dir: Path, seen: AttemptSeen, jobs: dic
     if job.start_at is None or job.start_at > max(signs) + CLOCKS_APART_S:
         return seen                    # that is said of a later execution: the site requeued the job
     nothing = nothing_there(run_dir, seen.start) if run.spec.profile.nodes == 1 else ""
-    if nothing or silent_s <= SILENCE_UNTIL_NODE_ASKED_S:
+    if nothing or silent_s <= SILENCE_UNTIL_NODE_ASKED_S or supervisor_lives(seen.start):
         return replace(seen, nothing_there=nothing)
     try:
-        return replace(seen, node_failed=node_failure(ports.slurm.nodes(job.nodes), max(signs)))
+        return replace(seen, node_failed=node_failure(answers.nodes(ports.slurm, job.nodes), max(signs)))
     except SlurmError:
         return seen
 

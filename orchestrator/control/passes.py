@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator import folders, journal
 from orchestrator.control.act import act
 from orchestrator.control.observe import observe, with_offers
-from orchestrator.control.ports import Ports, Snapshot, ask_slurm, read_run, require_run, tags_with_runs
+from orchestrator.control.ports import Ports, Snapshot, ask_slurm, known_run, read_run, tags_with_runs
 from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
@@ -57,14 +57,16 @@ class PassReport:
     snapshot: Snapshot | None          # None: nothing was to be asked
 
 
-# For so long after a submission was given up Slurm is still looked at for its job: an old answer may have hidden it.
+# For so long after a submission was given up Slurm is still looked at for its job: an old answer may have hidden it. And for
+# so long after it was asked for anything last: a scancel may never have arrived.
 STRAYS_FOR_S = 600.0
 
 
 def settled(run: Run, now: float) -> bool:
     """Nothing can happen to this run until a person asks for something."""
     given_up = any(s.dropped_at is not None and now - s.dropped_at < STRAYS_FOR_S for s in run.submissions)
-    return run.live is None and not run.waiting and not given_up and (run.over or run.phase == "held")
+    asked = any(now - at < STRAYS_FOR_S for at in run.requests.values())
+    return run.live is None and not run.waiting and not given_up and not asked and (run.over or run.phase == "held")
 
 
 def pass_over_all(ports: Ports, beat: Callable[[], None] = lambda: None) -> PassReport:
@@ -73,9 +75,8 @@ def pass_over_all(ports: Ports, beat: Callable[[], None] = lambda: None) -> Pass
     noted: list[tuple[Run, int]] = []
     reports: list[RunPass] = []
     for tag in tags_with_runs(ports.repository):
-        length = journal.length(folders.run_dir(ports.repository, tag))
         try:
-            run = require_run(ports.repository, tag)
+            run, length = known_run(ports.repository, tag)
         except (JournalError, StorageError) as error:
             reports.append(RunPass(tag=tag, error=error))
             continue
@@ -155,7 +156,7 @@ def _settle(ports: Ports, run: Run, snapshot: Snapshot, locked: journal.LockedJo
     policy, seen = run.spec.policy(ports.policy), observe(ports, run, snapshot)
     for _ in range(ROUNDS_AT_MOST):
         run = _note_news(run, seen, policy, locked, ports, say)
-        if (informed := with_offers(ports, run, seen)) is not seen:  # an ending that was just noted depends on them
+        if (informed := with_offers(ports, run, seen, snapshot)) is not seen:  # an ending that was just noted depends on them
             seen, run = informed, _note_news(run, informed, policy, locked, ports, say)
         actions = do.decide(run, seen, policy, ports.clock())
         seen = _act_on(actions, run, seen, locked, ports, say)

@@ -7,14 +7,26 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from orchestrator import folders, journal
 from orchestrator.config.notify import NOBODY, Notify
 from orchestrator.core.fold import fold
+from orchestrator.core.observation import NodeSeen
 from orchestrator.core.script import COMMENT_PREFIX, repository_key
-from orchestrator.errors import JournalError, OrchError, SlurmError, StorageError, UnknownTag
+from orchestrator.errors import (
+    JournalError,
+    OrchError,
+    SlurmError,
+    SlurmUnreachable,
+    StorageError,
+    UnknownTag,
+    storage_error,
+)
 from orchestrator.model import JobSeen, Policy, Run
-from orchestrator.slurm.protocol import Slurm
+from orchestrator.slurm.protocol import NodeOffer, Slurm
+
+_Told = TypeVar("_Told")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +42,46 @@ class Ports:
     new_id: Callable[[], str]
 
 
+@dataclass(slots=True)
+class Answers:
+    """What Slurm said of nodes, asked where somebody needs it and once for all runs; of a Slurm that did not answer nothing
+    more is asked: with every run's question timing out a pass would take an hour."""
+
+    silent: bool = False
+    _offers: list[NodeOffer] | None = None
+    _nodes: dict[str, list[NodeSeen]] = field(default_factory=dict)
+
+    def offers(self, slurm: Slurm) -> list[NodeOffer]:
+        """Raises SlurmError."""
+        if self._offers is None:
+            self._offers = self._ask(slurm.offers)
+        return self._offers
+
+    def nodes(self, slurm: Slurm, names: str) -> list[NodeSeen]:
+        """Raises SlurmError."""
+        if names not in self._nodes:
+            self._nodes[names] = self._ask(lambda: slurm.nodes(names))
+        return self._nodes[names]
+
+    def _ask(self, question: Callable[[], list[_Told]]) -> list[_Told]:
+        if self.silent:
+            raise SlurmUnreachable("it did not answer just now")
+        try:
+            return question()
+        except SlurmError:
+            self.silent = True
+            raise
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What Slurm said in one squeue: all our jobs, or why it said nothing."""
+    """What Slurm said in one squeue: all our jobs, or why it said nothing. And what it was asked about nodes since."""
 
     asked_at: float
     jobs: tuple[JobSeen, ...] = ()
     silent: str | None = None
     hint: str = ""
+    answers: Answers = field(default_factory=Answers)
 
 
 def ask_slurm(ports: Ports, repositories: frozenset[str] | None = None) -> Snapshot:
@@ -85,6 +129,23 @@ def require_run(repository: Path, tag: str) -> Run:
     if run is None:
         raise unknown_tag(tag, tags_with_runs(repository), "run")
     return run
+
+
+# Of each journal the newest state that this process read: of hundreds of runs most are over.
+_known: dict[tuple[Path, str], tuple[tuple[int, int, int], Run]] = {}
+
+
+def known_run(repository: Path, tag: str) -> tuple[Run, int]:
+    """The run and the length of the journal that tells of it, which is not read again while it has not changed. As
+    ``require_run``; StorageError too."""
+    try:
+        found = journal.journal_path(folders.run_dir(repository, tag)).stat()
+    except OSError as error:
+        raise storage_error(error) from error
+    version, known = (found.st_ino, found.st_size, found.st_mtime_ns), _known.get((repository, tag))
+    if known is None or known[0] != version:
+        known = _known[repository, tag] = version, require_run(repository, tag)
+    return known[1], found.st_size
 
 
 def unknown_tag(tag: str, known: list[str], kind: str) -> UnknownTag:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from orchestrator import folders, journal
 from orchestrator.control.passes import PassReport, catch_up, pass_over_all, reconcile
 from orchestrator.control.ports import Ports, ask_slurm, read_all, require_run
+from orchestrator.control.publish import publish_state
 from orchestrator.control.tell import tell
 from orchestrator.errors import Refused, SlurmUnreachable, TimedOut
 from orchestrator.model import Phase, Run
@@ -80,6 +81,7 @@ def wait_for(
         report = pass_over_all(ports)
         silent_since = _say_of_silence(report, silent_since, monotonic(), say)
         tell(ports, report)
+        publish_state(ports, report)    # whoever waited reads ops/STATE.md next
         run = require_run(ports.repository, tag)
         if run.phase in states:
             return run

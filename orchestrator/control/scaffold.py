@@ -94,7 +94,7 @@ Write into `ops/decisions.md` what you found and did. Held again for the same re
 """
 
 VENDORED = "VENDORED"
-IGNORED = ("/runs/", "/.orch/", "/ops/STATE.md", "/ops/state.json")
+IGNORED = ("/runs/", "/.orch/", "/ops/STATE.md", "/ops/state.json", "/ops/*.log")
 
 JOB_SH = """\
 #!/usr/bin/env bash

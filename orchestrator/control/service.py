@@ -78,9 +78,9 @@ def say_to_programs(print_line: Callable[[str], None]) -> Say:
 
 
 def _quietly(print_line: Callable[[str], None], text: str) -> None:
-    """A full disk under the log, or a reader that went away, must not end the passes."""
+    """A full disk under the log, a reader that went away, or a name that is no text must not end the passes."""
     with contextlib.suppress(OSError):
-        print_line(text)
+        print_line(text.encode(errors="backslashreplace").decode())
 
 
 def startup_of(repository: Path, config: Config, *, orch: Path, sbatch: Path | None, conf: str) -> Startup:

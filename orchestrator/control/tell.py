@@ -40,7 +40,7 @@ SENDING_AT_MOST_S = 3.0                # a channel gets no further message in a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telling:
-    """For the log: what happened once, and what is wrong with the outbox itself for as long as it is."""
+    """For the log: what happened once, and what is wrong with the outbox or with telling a run for as long as it is."""
 
     lines: tuple[str, ...] = ()
     trouble: str = ""
@@ -52,7 +52,7 @@ def tell(ports: Ports, report: PassReport, patience: Patience = PATIENCE) -> Tel
         return Telling()
     try:
         with _locked(ports.repository, wait_s=0.0):
-            return Telling(lines=tuple(_tell(ports, report, patience)))
+            return _tell(ports, report, patience)
     except RunLocked:
         return Telling()               # another pass tells it
     except OrchError as error:
@@ -75,53 +75,82 @@ def _locked(repository: Path, *, wait_s: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _tell(ports: Ports, report: PassReport, patience: Patience) -> list[str]:
+def _tell(ports: Ports, report: PassReport, patience: Patience) -> Telling:
     path, now = outbox_path(ports.repository), ports.clock()
     found = read_outbox(path)
     since = now - NEWS_WHEN_NEW_S if found is None else 0.0
     outbox = found or Outbox(told=Told(queue=QueueTold(drained_at=since)))
     told = outbox.told
-    runs, _ = runs_now(ports.repository)  # a damaged journal is the pass's to complain of
-    outbox.told, new = collect(ports, report, told, runs, since)
-    known = set(outbox.channels)
-    outbox.channels = {name: outbox.channels.get(name, Channel()) for name in ports.notify.channels}
-    lines = [line for name, channel in outbox.channels.items() for line in enqueue(name, channel, new)]
-    if new or found is None or outbox.told != told or known != set(outbox.channels):
+    runs, errors = runs_now(ports.repository)  # a damaged journal is the pass's to complain of
+    troubles: list[str] = []
+    outbox.told, new = collect(ports, report, told, runs, since, all_read=not errors, troubles=troubles)
+    known = outbox.channels
+    outbox.channels = {name: known.get(name, Channel()) for name in ports.notify.channels}
+    lines = [f"{name}: is no channel in orch.yaml any more; dropped: {waiting.message.headline}"
+             for name, channel in known.items() if name not in outbox.channels for waiting in channel.waiting]
+    lines += [line for name, channel in outbox.channels.items() for line in enqueue(name, channel, new)]
+    if new or found is None or outbox.told != told or set(known) != set(outbox.channels):
         write_outbox(path, outbox)
-    return lines + _send_all(ports, outbox, runs, patience)
+    lines += _send_all(ports, outbox, runs, patience, troubles)
+    return Telling(lines=tuple(lines), trouble="\n".join(troubles))
+
+
+@contextlib.contextmanager
+def _by_itself(run: Run, troubles: list[str]) -> Iterator[None]:
+    """What is wrong with telling one run must not stop the others; it is tried again in the next pass."""
+    try:
+        yield
+    except OrchError as error:
+        troubles.append(f"{run.spec.tag} cannot be told: {error.message}")
+    except OSError as error:
+        troubles.append(f"{run.spec.tag} cannot be told: {storage_error(error)}")
+    except Exception:                  # a mistake of ours: it is printed whole
+        troubles.append(f"{run.spec.tag} cannot be told, a mistake in orch: {traceback.format_exc()}")
 
 
 # --- what is new ----------------------------------------------------------------------------------------------------------
 
 
-def collect(ports: Ports, report: PassReport, told: Told, runs: list[Run], since: float) -> tuple[Told, list[Message]]:
-    """What has been told after this look, and the messages that make it so: facts from ``since`` on, older ones without."""
+def collect(
+    ports: Ports, report: PassReport, told: Told, runs: list[Run], since: float, *, all_read: bool, troubles: list[str],
+) -> tuple[Told, list[Message]]:
+    """What has been told after this look, and the messages that make it so: facts from ``since`` on, older ones without.
+    Unless all journals could be read, nobody knows how full the queue is. Runs that cannot be told go into ``troubles``."""
     now = ports.clock()
-    left = news.in_queue(runs)
+    left = news.in_queue(runs) if all_read else None
     new: list[Message] = []
     cursors = dict(told.runs)
     for run in runs:
         tag, born = run.spec.tag, run.submitted_at
         begin = cursors[tag].events if tag in cursors and cursors[tag].born == born else 0
         if begin != run.events:
-            events, _ = journal.read(folders.run_dir(ports.repository, tag))
-            events = events[:run.events]  # it may have grown meanwhile, and the rest is the next pass's
-            new += words.run_messages(events, begin, left)
-            cursors[tag] = Cursor(born=born, events=len(events))
+            with _by_itself(run, troubles):
+                events, _ = journal.read(folders.run_dir(ports.repository, tag))
+                events = events[:run.events]  # it may have grown meanwhile, and the rest is the next pass's
+                new += words.run_messages(events, begin, left)
+                cursors[tag] = Cursor(born=born, events=len(events))
     new = sorted((message for message in new if message.at >= since), key=lambda message: message.at)
-    something_left = any(message.kind in words.LEAVES for message in new)
-    queue, heard = news.look_at_queue(told.queue, len(left), something_left=something_left, now=now,
-                                      settle_s=ports.notify.settle_s)
-    if heard and queue.level:
-        new.append(words.one_left(left, now))
-    elif heard:
-        new.append(words.drained(runs, queue.drained_at, now))
-        queue = replace(queue, drained_at=now)
+    queue = told.queue
+    if left is not None:
+        queue, about_queue = _look_at_queue(ports, queue, runs, left, new)
+        new += about_queue
     slurm, heard = _listen(told.slurm, report, now, ports.notify.slurm_silent_after_s)
     if heard:
         silent = report.snapshot.silent if report.snapshot is not None else None
         new.append(words.slurm_message(told.slurm, silent or "", now))
     return replace(told, runs=cursors, queue=queue, slurm=slurm), new
+
+
+def _look_at_queue(
+    ports: Ports, told: QueueTold, runs: list[Run], left: list[Run], new: list[Message],
+) -> tuple[QueueTold, list[Message]]:
+    now, something_left = ports.clock(), any(message.kind in words.LEAVES for message in new)
+    queue, heard = news.look_at_queue(told, len(left), something_left=something_left, now=now, settle_s=ports.notify.settle_s)
+    if not heard:
+        return queue, []
+    if queue.level:
+        return queue, [words.one_left(left, now)]
+    return replace(queue, drained_at=now), [words.drained(runs, queue.drained_at, now)]
 
 
 def _listen(told: SlurmTold, report: PassReport, now: float, after_s: float) -> tuple[SlurmTold, bool]:
@@ -133,7 +162,12 @@ def _listen(told: SlurmTold, report: PassReport, now: float, after_s: float) -> 
 # --- sending --------------------------------------------------------------------------------------------------------------
 
 
-def _send_all(ports: Ports, outbox: Outbox, runs: list[Run], patience: Patience) -> list[str]:
+def _send_all(ports: Ports, outbox: Outbox, runs: list[Run], patience: Patience, troubles: list[str]) -> list[str]:
+    def show(run: Run) -> Message | None:
+        with _by_itself(run, troubles):
+            return words.living(run, progress_of(ports, run), ports.clock())
+        return None
+
     lines: list[str] = []
     for name, channel in outbox.channels.items():
         save = partial(write_outbox, outbox_path(ports.repository), outbox)
@@ -149,7 +183,7 @@ def _send_all(ports: Ports, outbox: Outbox, runs: list[Run], patience: Patience)
                         in_time=_for_seconds(SENDING_AT_MOST_S))
         deliver(sender)
         if name == "discord":
-            keep_living(sender, outbox, runs, lambda run: words.living(run, progress_of(ports, run), ports.clock()))
+            keep_living(sender, outbox, runs, show)
         lines += sender.lines
     return lines
 

@@ -168,13 +168,12 @@ def _silent_for(evidence: Evidence, seconds: float) -> bool:
 
 
 def node_failure(nodes: Iterable[NodeSeen], last_beat_at: float) -> str:
-    """Which of an attempt's nodes cannot be running it any more, and why; '' while all of them may."""
+    """Which of an attempt's nodes cannot be running it any more, and why; '' while all of them may. One that does not respond
+    may: its slurmd or the network hangs."""
     for node in nodes:
         words = set(re.split(r"[^A-Z_]+", node.state.upper()))
         if "DOWN" in words:
             return f"no heartbeat, and Slurm: {node.name} is down"
-        if "NOT_RESPONDING" in words or "*" in node.state:
-            return f"no heartbeat, and Slurm: {node.name} does not respond"
         if node.booted_at is not None and node.booted_at > last_beat_at:
             return f"no heartbeat, and Slurm: {node.name} was rebooted since"
     return ""
@@ -183,7 +182,7 @@ def node_failure(nodes: Iterable[NodeSeen], last_beat_at: float) -> str:
 def _no_result(end: EndRecord) -> str:
     if end.knows_orch:
         return "exit 0, and training.finish() was not called"
-    return "exit 0, and no `finished_when` file that is newer than the attempt's start"
+    return "exit 0, and neither training.finish() nor a `finished_when` file newer than the attempt's start"
 
 
 def _code_words(end: EndRecord) -> str:

@@ -127,10 +127,12 @@ def excluded_nodes(run: Run, seen: Observation, policy: Policy, now: float) -> t
 def _failed_nodes(run: Run, policy: Policy, now: float) -> tuple[str, ...]:
     """Nodes that failed under this run of late, and those on which it got nowhere FRUITLESS_ENDINGS times. One-node attempts
     only: of several nodes nobody knows which one it was."""
-    recent = [a for a in run.attempts if a.ended_at is not None and now - a.ended_at < policy.exclude_node_s
-              and re.fullmatch(r"[A-Za-z0-9._-]+", a.nodes)]
-    fruitless = Counter(a.nodes for a in _since_progress(run) if a in recent and _rule(a).counted)
-    failed = {a.nodes for a in recent if a.ending == Ending.NODE_FAILURE}
+    def of_late(attempt: Attempt) -> bool:
+        return (attempt.ended_at is not None and now - attempt.ended_at < policy.exclude_node_s
+                and re.fullmatch(r"[A-Za-z0-9._-]+", attempt.nodes) is not None)
+
+    fruitless = Counter(a.nodes for a in _since_progress(run) if _rule(a).counted and of_late(a))
+    failed = {a.nodes for a in run.attempts if a.ending == Ending.NODE_FAILURE and of_late(a)}
     return tuple(sorted(failed | {node for node, count in fruitless.items() if count >= FRUITLESS_ENDINGS}))
 
 

@@ -51,9 +51,16 @@ def _embed(message: Message, repository: str) -> dict[str, Any]:
         if room < 0:
             break
         fields.append({"name": shown[0], "value": shown[1], "inline": True})
-    when = datetime.fromtimestamp(message.at, UTC).isoformat(timespec="seconds")
-    return {"description": description, "fields": fields, "color": _COLOURS.get(message.kind, _GREY), "timestamp": when,
+    return {"description": description, "fields": fields, "color": _COLOURS.get(message.kind, _GREY), **_when(message.at),
             "footer": {"text": footer}}
+
+
+def _when(at: float) -> dict[str, str]:
+    """Nothing for a moment that no calendar has, as a clock that was wrong leaves it behind."""
+    try:
+        return {"timestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")}
+    except (OverflowError, ValueError, OSError):
+        return {}
 
 
 # --- escaping -------------------------------------------------------------------------------------------------------------

@@ -88,7 +88,8 @@ def edit_url(url: str, message_id: str) -> str:
 
 
 def read_answer(answer: Answer, *, editing: bool = False) -> Result:
-    """A pure function of Discord's answer."""
+    """A pure function of the answer. Only Discord's own word gives a message or a webhook up; what a proxy, a portal or a
+    page in HTML says will pass."""
     status = answer.status
     if 200 <= status < 300:
         spent = answer.headers.get("x-ratelimit-remaining") == "0"
@@ -96,15 +97,15 @@ def read_answer(answer: Answer, *, editing: bool = False) -> Result:
         return Delivered(message_id=_id(answer), pause_s=min(pause_s, WAIT_AT_MOST_S))
     if status == 429:
         return TryAgain(why=f"rate limited ({status})", after_s=_asked_for_s(answer))
-    if status >= 500 or status == 408:
-        return TryAgain(why=f"it answers {status}", unknown=status in _NOBODY_KNOWS)
     if status == 403 and _not_discords(answer):
         return TryAgain(why="Cloudflare, in front of it, turns this machine away (403)")
-    if editing and status == 404 and answer.json.get("code") != _UNKNOWN_WEBHOOK:
-        return Rejected(why="that message is gone")
-    if status in (400, 413):
+    if status in (401, 403, 404) and "code" in answer.json:
+        if editing and status == 404 and answer.json["code"] != _UNKNOWN_WEBHOOK:
+            return Rejected(why="that message is gone")
+        return Refused(why=_said(answer))
+    if status in (400, 413) and not _not_discords(answer):
         return Rejected(why=_said(answer))
-    return Refused(why=_said(answer))
+    return TryAgain(why=f"it answers {status}", unknown=status in _NOBODY_KNOWS)
 
 
 def _id(answer: Answer) -> str:

@@ -58,6 +58,10 @@ DIFFERENCES = (
         was="priority/basic: --nice counts",
         ours="private clusters ask for priority/basic; at a site without weights `queue: finish_first` has no effect"),
     Difference(
+        name="bare-stepd", since=(23, 11),
+        is_so="slurmstepd's environment cannot be read from outside", was="it shows SLURM_CONF",
+        ours="a private cluster knows it by its socket and its cgroup", probed="by what it has"),
+    Difference(
         name="cgroup-disabled", since=(24, 5),
         is_so="slurmd wants a cgroup plugin; without cgroups CgroupPlugin=disabled", was="no such value, and no need",
         ours="written to a private cluster's cgroup.conf where there are no cgroups of its own", probed="slurmctld -V"),

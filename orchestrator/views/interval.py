@@ -16,7 +16,8 @@ def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | Non
     """What is known of M and T*, and what was measured."""
     known, measured = setting.known, setting.measured
     low, high = known.mtbi95_h
-    lines = [f"M {hours(known.mtbi_h)} (95 %: {hours(low)} to {hours(high)}): {known.interruptions} interruptions in "
+    lines = [f"M {hours(known.mtbi_h)} (95 %: {hours(low)} to {hours(high)}): {known.interruptions} "
+             f"interruption{'s' if known.interruptions != 1 else ''} in "
              f"{hours(known.exposure_h)} of running, and a prior worth {known.prior.shape:g}"]
     steps = f" = {in_force_s / measured.step_s.median:,.0f} steps" if in_force_s and measured.step_s else ""
     if in_force_s is not None:

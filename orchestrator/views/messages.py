@@ -9,25 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC
 from itertools import pairwise
+from math import isfinite
 
 from orchestrator.core.fold import Event, apply
 from orchestrator.message import Kind, Message, SlurmTold
 from orchestrator.model import Attempt, Ending, Phase, Run
 from orchestrator.units import format_duration
-from orchestrator.views.facts import Progress, how_to_go_on, state_word
+from orchestrator.views.facts import METRICS_SHOWN, Progress, how_to_go_on, metrics_in_words, state_word
 from orchestrator.views.interval import hours
+from orchestrator.views.text import moment, one_line
 
 LEAVES = frozenset({Kind.FINISHED, Kind.HELD, Kind.CANCELLED})
-TEXT_AT_MOST = 300                     # characters of one piece of foreign text
+TEXT_AT_MOST = 300                     # columns of one piece of foreign text
 LISTED_AT_MOST = 20                    # lines of a list
 GROUPS_AT_MOST = 3
 SINGLY_AT_MOST = 5                     # messages that are due at once and still come one by one
 
 
-def run_messages(events: Sequence[Event], begin: int, left: Sequence[Run]) -> list[Message]:
-    """What the events from index ``begin`` on tell; ``left`` are the runs that are in the queue now.
+def run_messages(events: Sequence[Event], begin: int, left: Sequence[Run] | None) -> list[Message]:
+    """What the events from index ``begin`` on tell; ``left`` are the runs that are in the queue now, None: nobody knows.
 
     The events must fold (``core.fold.fold`` has accepted them)."""
     folded: list[Run] = []
@@ -41,7 +43,7 @@ def run_messages(events: Sequence[Event], begin: int, left: Sequence[Run]) -> li
         for message in _of_event(before, after, index, left)]
 
 
-def _of_event(before: Run, after: Run, index: int, left: Sequence[Run]) -> Iterator[Message]:
+def _of_event(before: Run, after: Run, index: int, left: Sequence[Run] | None) -> Iterator[Message]:
     failed = next((a for a, b in zip(after.attempts, before.attempts, strict=False)
                    if a.ending == Ending.NODE_FAILURE and b.ending is None), None)
     if failed is not None:
@@ -56,14 +58,13 @@ def _name(run: Run) -> str:
     return f"{run.spec.tag}/{run.submitted_at:.0f}"
 
 
-def _leaves(run: Run, kind: Kind, key: str, left: Sequence[Run]) -> Message:
+def _leaves(run: Run, kind: Kind, key: str, left: Sequence[Run] | None) -> Message:
     tag = run.spec.tag
     lines: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     if kind == Kind.FINISHED:
         headline, lines = f"{tag} is finished{_with(result(run))}", (_effort(run),)
-        facts = tuple((foreign(name), _value(value)) for name, value in list(run.metrics.items())[:LISTED_AT_MOST])
-        facts = facts if len(facts) > 3 else ()
+        facts = _table(run.metrics) if len(run.metrics) > METRICS_SHOWN else ()
     elif kind == Kind.HELD:
         headline = f"{tag} is held{_with(foreign(run.phase_reason))}"
         lines = (how_to_go_on(run), *([f"`orch logs {tag}` shows what it printed"] if run.attempts else []))
@@ -84,13 +85,15 @@ def _effort(run: Run) -> str:
     trained_s = sum(max(0.0, a.ended_at - a.started_at) for a in run.attempts if a.ended_at is not None)
     lost_s = sum(a.lost_s or 0.0 for a in run.attempts)
     count = len(run.attempts)
-    lost = f", of it {format_duration(round(lost_s))} of lost work" if lost_s >= 1 else ""
-    return f"{count} attempt{'s' if count != 1 else ''}, {format_duration(round(trained_s))}{lost}" if count else ""
+    lost = f", of it {_lasted(lost_s)} of lost work" if lost_s >= 1 else ""
+    return f"{count} attempt{'s' if count != 1 else ''}, {_lasted(trained_s)}{lost}" if count else ""
 
 
-def what_is_left(left: Sequence[Run]) -> str:
+def what_is_left(left: Sequence[Run] | None) -> str:
+    if left is None:
+        return "what is left in the queue is unknown: a run's journal cannot be read"
     if not left:
-        return "nothing is left in the queue"
+        return "nothing that could train is left in the queue"
     names = ", ".join(f"{run.spec.tag} ({state_word(run)})" for run in left[:5])
     return f"{len(left)} left in the queue: {names}{', ...' if len(left) > 5 else ''}"
 
@@ -127,7 +130,9 @@ def drained(runs: Sequence[Run], since: float, now: float) -> Message:
         lines.insert(0, f"{len(ended) - LISTED_AT_MOST} before these; `orch status` shows all")
     if waiting:
         lines.append(f"waiting for a held one: {', '.join(run.spec.tag for run in waiting[:5])}")
-    latest = max((run for run in runs if run.attempts), key=lambda run: run.phase_since, default=None)
+    trained = [run for run in runs if run.attempts]
+    finished = [run for run in trained if run.phase == Phase.FINISHED]
+    latest = max(finished or trained, key=lambda run: run.phase_since, default=None)
     lines.append(_queue_the_next(latest.spec.tag if latest is not None else ""))
     return Message(key=f"queue/{now:.0f}/{Kind.DRAINED}", kind=Kind.DRAINED, at=now,
                    headline=f"the queue has drained{_idle(runs, now)}", lines=tuple(lines))
@@ -144,7 +149,7 @@ def _idle(runs: Sequence[Run], now: float) -> str:
     if not ends:
         return ""
     what = "the GPU has been idle" if any(run.spec.profile.gres for run in runs) else "nothing has trained"
-    return f": {what} for {format_duration(round(max(0.0, now - max(ends))))}, since {clock(max(ends))}"
+    return f": {what} for {_lasted(max(0.0, now - max(ends)))}, since {clock(max(ends))}"
 
 
 def _queue_the_next(like: str) -> str:
@@ -244,20 +249,23 @@ def again(message: Message) -> Message:
 
 def result(run: Run) -> str:
     """The first metrics, in a few words."""
-    return ", ".join(f"{foreign(name)} {_value(value)}" for name, value in list(run.metrics.items())[:3])
+    return foreign(metrics_in_words(run.metrics, METRICS_SHOWN))
 
 
-def _value(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else foreign(str(value))
+def _table(metrics: dict[str, object]) -> tuple[tuple[str, str], ...]:
+    return tuple((foreign(name), foreign(f"{value:.4g}" if isinstance(value, float) else value))
+                 for name, value in list(metrics.items())[:LISTED_AT_MOST])
 
 
-def foreign(text: str) -> str:
+def foreign(value: object) -> str:
     """Text that is not ours: one line, no control characters, no backticks, not too long."""
-    printable = "".join(c if c.isprintable() else " " for c in text).replace("`", "'")
-    line = " ".join(printable.split())
-    return line if len(line) <= TEXT_AT_MOST else line[:TEXT_AT_MOST - 3] + "..."
+    return one_line(value, TEXT_AT_MOST).replace("`", "'")
+
+
+def _lasted(seconds: float) -> str:
+    return format_duration(round(seconds)) if isfinite(seconds) else "unknown time"
 
 
 def clock(at: float) -> str:
     """A moment, to the minute, in UTC: readers sit in several time zones."""
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M UTC")
+    return moment(at, UTC, "%H:%M UTC")

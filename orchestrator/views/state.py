@@ -63,8 +63,9 @@ def page_of(shown: Sequence[Shown], troubles: Sequence[str], silent: str | None,
     waiting = [s for s in going if s.run.live is None]
     over = [s for s in shown if s.run.over]
     ended = sorted((s for s in over if now - s.run.phase_since <= LATELY_S), key=_newest_first)
-    newest = max(shown, key=_submitted, default=None)
-    tail = HOW_TO_QUEUE.format(like=newest.run.spec.tag if newest is not None else "OLD")
+    finished = [s for s in over if s.run.phase == Phase.FINISHED]
+    like = max(finished or shown, key=_submitted, default=None)  # nobody wants to begin from a run that is broken
+    tail = HOW_TO_QUEUE.format(like=like.run.spec.tag if like is not None else "OLD")
     first = _first(shown, held, waiting, len(ended), len(troubles), silent)
     whole_room = PAGE_AT_MOST - len(first) - sum(map(len, _trouble_lines(troubles))) - len(tail) - FRAME_AT_MOST
     groups, room = [], 0

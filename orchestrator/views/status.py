@@ -14,7 +14,7 @@ from orchestrator.units import format_duration, format_size
 from orchestrator.views.facts import METRICS_SHOWN, Progress, Shown, how_to_go_on, metrics_in_words, state_word, why_waiting
 from orchestrator.views.interval import interval_lines
 from orchestrator.views.reasons import reason_in_words
-from orchestrator.views.text import Line, Span, Style, day_and_time, one_line, plain, table, wrapped
+from orchestrator.views.text import Line, Span, Style, day_and_time, one_line, table, wrapped
 from orchestrator.views.timeline import Moment, Saves, attempt_table, moment_lines
 
 FOLDED_AFTER_S = 24 * 3600.0
@@ -204,8 +204,3 @@ def _checkpoints(checkpoints: Sequence[Checkpoint], now: float) -> list[str]:
     more = f"{len(checkpoints)}, the newest at " if len(checkpoints) > 5 else ""
     return [f"complete checkpoints: {more}step {steps} ({format_size(newest.size_bytes)} each, the newest "
             f"{format_duration(max(0.0, now - newest.saved_at))} old)"]
-
-
-def text_of(lines: Sequence[Line]) -> str:
-    """Lines without any style."""
-    return "\n".join(plain(line) for line in lines)

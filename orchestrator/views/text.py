@@ -102,15 +102,15 @@ def fitting(lines: Sequence[Line], height: int | None) -> list[Line]:
 
 def minute_utc(at: float) -> str:
     """``2026-12-01T05:47Z``."""
-    return _moment(at, UTC, "%Y-%m-%dT%H:%MZ")
+    return moment(at, UTC, "%Y-%m-%dT%H:%MZ")
 
 
 def day_and_time(at: float, zone: tzinfo | None) -> str:
     """``12-01 05:47:09`` in that zone; None: the zone of this machine."""
-    return _moment(at, zone, "%m-%d %H:%M:%S")
+    return moment(at, zone, "%m-%d %H:%M:%S")
 
 
-def _moment(at: float, zone: tzinfo | None, form: str) -> str:
+def moment(at: float, zone: tzinfo | None, form: str) -> str:
     try:
         return datetime.fromtimestamp(at, zone).strftime(form)
     except (OverflowError, ValueError, OSError):

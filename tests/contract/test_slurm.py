@@ -24,6 +24,14 @@ def test_a_job_is_seen_with_what_it_was_submitted_with(bench: Any, sbatch: Sbatc
     assert job in bench.slurm.jobs()
 
 
+def test_jobs_are_chosen_by_what_their_comment_begins_with(bench: Any, sbatch: Sbatch) -> None:
+    ours, other, plain = (sbatch("exec sleep 60", dependency="singleton", **({"comment": text} if text else {}))
+                          for text in ("orch/1:repo:a:0001:s1", "orch/1:other:a:0001:s1", ""))
+    mine = {ours, other, plain}
+    for begins, chosen in ((("",), mine), (("orch/1:repo:", "orch/1:moved:"), {ours}), (("orch/1:",), {ours, other})):
+        assert {job.job_id for job in bench.slurm.jobs(begins)} & mine == chosen
+
+
 @pytest.mark.parametrize("command, state", [("exit 0", "COMPLETED"), ("exit 75", "FAILED")])
 def test_an_ended_job_is_still_seen(bench: Any, sbatch: Sbatch, look: Look, command: str, state: str) -> None:
     job_id = sbatch(command)

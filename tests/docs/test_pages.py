@@ -50,3 +50,16 @@ def test_commands_that_a_page_names_exist_with_their_options(page: Path | None) 
         for word in words[1:]:
             if re.fullmatch(r"--?[a-z][a-z-]*(=.*)?", word) and not isinstance(known, click.Group):
                 assert word.partition("=")[0] in options, f"{text}: {known.name} has no {word}"
+
+
+def test_the_structure_names_every_module() -> None:
+    """docs/architecture.md's table: modules of the package itself, and those of packages that it lists one by one."""
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("| package |")[2].partition("\n\n")[0]
+    words = set(re.findall(r"[a-z_]+\*?", " ".join(re.findall(r"`([^`]+)`", table))))
+    listed = ["core", "slurm", "notify", "control", "views"]
+    for folder in ["", *listed]:
+        for path in sorted((ROOT / "orchestrator" / folder).iterdir()):
+            name = path.stem
+            if name.startswith("__") or (path.is_dir() and folder):
+                continue
+            assert name in words or any(w.endswith("*") and name.startswith(w[:-1]) for w in words), f"{folder}/{name}"

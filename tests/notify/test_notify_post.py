@@ -51,16 +51,24 @@ def test_a_message_and_its_edit(discord: Loopback) -> None:
     (Reply(503, "<html>"), TryAgain(why="it answers 503")),
     (Reply(504, "<html>"), TryAgain(why="it answers 504", unknown=True)),
     (NO_WEBHOOK, Refused(why='404: {"message": "Unknown Webhook", "code": 10015}')),
-    (Reply(404, ""), Refused(why="404")),
-    (Reply(404, f"The requested URL /api/webhooks/{ID}/{TOKEN} was not found"),  # as some servers write
-     Refused(why="404: The requested URL /api/webhooks/.../... was not found")),
-    (Reply(401, "no"), Refused(why="401: no")),
+    (Reply(404, {"message": f"No /api/webhooks/{ID}/{TOKEN}", "code": 0}),  # as some servers write
+     Refused(why='404: {"message": "No /api/webhooks/.../...", "code": 0}')),
+    (Reply(400, f"No /api/webhooks/{ID}/{TOKEN}"), Rejected(why="400: No /api/webhooks/.../...")),
+    (Reply(401, {"message": "Invalid Webhook Token", "code": 50027}),
+     Refused(why='401: {"message": "Invalid Webhook Token", "code": 50027}')),
+    (Reply(413, {"message": "Request entity too large", "code": 40005}),
+     Rejected(why='413: {"message": "Request entity too large", "code": 40005}')),
+    *((Reply(status, "<html>", {"Content-Type": "text/html"}), TryAgain(why=f"it answers {status}"))
+      for status in (400, 401, 404, 405, 413)),  # a proxy's or a portal's word
+    (Reply(404, ""), TryAgain(why="it answers 404")), (Reply(401, "no"), TryAgain(why="it answers 401")),
+    (Reply(403, "the proxy says no"), TryAgain(why="it answers 403")),
+    (Reply(302, "", {"Location": "http://127.0.0.1:1/log-in"}), TryAgain(why="it answers 302")),
     (Reply(403, {"message": "Missing Permissions", "code": 50013}),
      Refused(why='403: {"message": "Missing Permissions", "code": 50013}')),
     (Reply(403, {"message": "internal network error", "code": 40333}),
      TryAgain(why="Cloudflare, in front of it, turns this machine away (403)")),
     (Reply(403, "error code: 1010"), TryAgain(why="Cloudflare, in front of it, turns this machine away (403)")),
-    (Reply(301, "", {"Location": "http://127.0.0.1:1/elsewhere"}), Refused(why="301")),
+    (Reply(301, "", {"Location": "http://127.0.0.1:1/elsewhere"}), TryAgain(why="it answers 301")),
     (CLOSE, TryAgain(why="the answer got lost (ConnectionError)", unknown=True)),
     (LOST, TryAgain(why="the answer got lost (ConnectionError)", unknown=True)),
 ], ids=lambda value: f"{value.status}" if isinstance(value, Reply) else "")
@@ -102,6 +110,7 @@ def test_an_edit_of_a_message_that_is_gone_says_nothing_of_the_webhook() -> None
     assert read_answer(gone, editing=True) == Rejected(why="that message is gone")
     assert isinstance(read_answer(Answer(404, {}, b'{"code": 10015}'), editing=True), Refused)
     assert isinstance(read_answer(gone), Refused)
+    assert read_answer(Answer(404, {"content-type": "text/html"}, b"<html>"), editing=True) == TryAgain(why="it answers 404")
 
 
 def test_addresses() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -58,7 +59,7 @@ def test_each_fact_is_told_once_however_often_a_pass_runs(teller: Teller, discor
     for _ in range(5):
         teller.pass_()
         teller.now += 1
-    assert discord.contents() == ["a is finished: accuracy 0.91"]
+    assert discord.contents() == ["a is finished: accuracy=0.91"]
     body = discord.posts()[0].body
     assert body["embeds"][0]["timestamp"] == "2023-11-14T22:13:20+00:00" and body["embeds"][0]["footer"] == {"text": "vision"}
 
@@ -72,7 +73,7 @@ def test_a_repository_that_begins_to_tell_does_not_tell_its_past(tmp_path: Path,
     teller.finishes("late", accuracy=0.6)
     teller.now += 1800
     teller.pass_()
-    assert discord.contents() == ["late is finished: accuracy 0.6"]
+    assert discord.contents() == ["late is finished: accuracy=0.6"]
     teller.passes(600)
     assert discord.contents()[1:] == ["the queue has drained: the GPU has been idle for 31m, since 23:03 UTC"]
     assert "old finished" not in discord.posts()[-1].everything
@@ -96,7 +97,7 @@ def test_a_run_of_the_same_tag_is_another_run(teller: Teller, discord: Loopback)
     teller.starts("a")
     teller.finishes("a", loss=2)
     teller.pass_()
-    assert discord.contents() == ["a is finished: loss 1", "a is finished: loss 2"]
+    assert discord.contents() == ["a is finished: loss=1", "a is finished: loss=2"]
 
 
 def test_a_damaged_journal_hides_no_other_run(teller: Teller, discord: Loopback) -> None:
@@ -104,7 +105,54 @@ def test_a_damaged_journal_hides_no_other_run(teller: Teller, discord: Loopback)
     teller.journal("b")
     (teller.repository / "runs/b/journal.jsonl").write_text("no event\n")
     teller.finishes("a", loss=1)
-    assert teller.pass_().trouble == "" and discord.contents() == ["a is finished: loss 1"]
+    assert teller.pass_().trouble == "" and discord.contents() == ["a is finished: loss=1"]
+
+
+def test_while_a_journal_cannot_be_read_nobody_knows_whether_the_queue_has_drained(quiet: Teller, discord: Loopback) -> None:
+    quiet.starts("a")
+    quiet.pass_()
+    path = quiet.repository / "runs/a/journal.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"no event\n")
+    quiet.starts("b")
+    quiet.finishes("b")
+    quiet.passes(600)
+    assert discord.contents() == ["b is finished"]
+    assert "what is left in the queue is unknown" in discord.posts()[-1].everything
+    path.write_bytes(whole)
+    quiet.finishes("a")
+    quiet.passes(600)
+    assert [content.partition(":")[0] for content in discord.contents()] == [
+        "b is finished", "a is finished", "the queue has drained"]
+
+
+def test_a_run_that_cannot_be_told_hides_no_other(tmp_path: Path, discord: Loopback) -> None:
+    """Somebody has written a word for a number into its journal."""
+    teller = make_teller(tmp_path, discord, command=TELL)
+    teller.pass_()
+    teller.journal("waits", queued(1))
+    teller.starts("bad")
+    teller.pass_()
+    teller.journal("bad", ended(1, "crash", teller.now, saved_at="soon"), event("finished", teller.now))
+    teller.starts("a")
+    teller.holds("a")
+    teller.passes(60)
+    assert discord.contents() == ["a is held: no GPU"] == told_by_command(teller)
+    told = teller.pass_()
+    assert told.lines == () and "bad cannot be told, a mistake in orch: Traceback" in told.trouble
+    path = teller.repository / "runs/bad/journal.jsonl"
+    path.write_text(path.read_text().replace('"soon"', "null"))
+    teller.passes(120)
+    assert discord.contents()[1:] == ["bad is finished"] and teller.pass_().trouble == ""
+
+
+def test_an_attempt_that_ended_when_no_clock_can_show_drains_the_queue_too(quiet: Teller, discord: Loopback) -> None:
+    quiet.starts("a")
+    quiet.pass_()
+    quiet.journal("a", ended(1, "node-failure", 1e13, nodes="n1"), event("held", quiet.now, by="orch", reason="x"))
+    quiet.passes(120)
+    assert sorted(content.partition(":")[0] for content in discord.contents()) == [
+        "a is held", "n1 is out", "the queue has drained"] and quiet.pass_().trouble == ""
 
 
 def test_low_then_drained(quiet: Teller, discord: Loopback) -> None:
@@ -117,11 +165,11 @@ def test_low_then_drained(quiet: Teller, discord: Loopback) -> None:
     quiet.passes(900)
     contents = discord.contents()
     assert contents == [
-        "a is finished: accuracy 0.91", "one run is left in the queue: b (running, attempt 1)",
-        "b is finished: accuracy 0.93", "the queue has drained: the GPU has been idle for 1m30s, since 22:20 UTC"]
+        "a is finished: accuracy=0.91", "one run is left in the queue: b (running, attempt 1)",
+        "b is finished: accuracy=0.93", "the queue has drained: the GPU has been idle for 1m30s, since 22:20 UTC"]
     last = next(body for body in discord.messages.values() if body["content"] == contents[-1])
     assert last["embeds"][0]["description"].splitlines() == [
-        "a finished: accuracy 0.91", "b finished: accuracy 0.93",
+        "a finished: accuracy=0.91", "b finished: accuracy=0.93",
         "the next one: `orch new TAG --from b`, then `orch submit TAG`"]
 
 
@@ -423,9 +471,38 @@ def test_one_living_message_a_run_edited_at_most_once_a_minute(teller: Teller, d
     teller.finishes("a", accuracy=0.9)
     teller.now += 15
     teller.pass_()
-    assert edits(discord)[-1] == (315, "a: finished, accuracy 0.9")
+    assert edits(discord)[-1] == (315, "a: finished, accuracy=0.9")
     teller.passes(3600)
     assert len(edits(discord)) == 5 and teller.outbox().living == {}
+
+
+def test_forty_runs_take_turns_and_those_that_end_come_first(teller: Teller, discord: Loopback) -> None:
+    """A pass has time for five edits, as Discord's bucket has it: five, then two seconds of nothing."""
+    sent = 0
+
+    def bucket() -> dict[str, str]:
+        nonlocal sent
+        sent += 1
+        return {"X-RateLimit-Remaining": str(-sent % 5), "X-RateLimit-Reset-After": "2"}
+
+    discord.remaining = bucket
+    tags = [f"r{number:02}" for number in range(40)]
+    for tag in tags:
+        teller.starts(tag)
+    for step in range(1, 33):
+        teller.now += 30
+        for tag in tags:
+            teller.progress(tag, step)
+        teller.pass_()
+    counts = Counter(one.content.partition(":")[0] for one in discord.arrived)
+    assert counts == dict.fromkeys(tags, 4)  # 32 passes of five
+    for tag in tags[-5:]:
+        teller.finishes(tag)
+    teller.now += 30
+    teller.passes(90)                  # their messages, then the living ones
+    assert {body["content"] for body in discord.messages.values() if "flags" in body and "finished" in body["content"]} == {
+        f"{tag}: finished" for tag in tags[-5:]}
+    assert not set(tags[-5:]) & set(teller.outbox().living)
 
 
 def test_nothing_new_is_no_edit(teller: Teller, discord: Loopback) -> None:
@@ -497,7 +574,7 @@ def test_the_last_edit_is_made_when_discord_is_back(teller: Teller, discord: Loo
     teller.passes(300)
     discord.usual = None
     teller.passes(300)
-    assert discord.messages["1000"]["content"] == "a: finished, accuracy 0.9"
+    assert discord.messages["1000"]["content"] == "a: finished, accuracy=0.9"
 
 
 def test_a_run_continued_after_its_end_has_a_new_living_message(teller: Teller, discord: Loopback) -> None:
@@ -527,7 +604,7 @@ def test_a_command_is_told_all_but_progress(tmp_path: Path) -> None:
     teller.passes(60)
     teller.finishes("a", accuracy=0.9)
     teller.passes(180)
-    assert told_by_command(teller)[0] == "a is finished: accuracy 0.9" and len(told_by_command(teller)) == 2
+    assert told_by_command(teller)[0] == "a is finished: accuracy=0.9" and len(told_by_command(teller)) == 2
 
 
 def test_one_channel_that_is_away_holds_up_no_other(tmp_path: Path, discord: Loopback) -> None:
@@ -537,8 +614,9 @@ def test_one_channel_that_is_away_holds_up_no_other(tmp_path: Path, discord: Loo
     teller.holds("a")
     teller.passes(60)
     assert told_by_command(teller) == ["a is held: no GPU"] and teller.waiting() and teller.waiting("command") == []
-    teller.notify = replace(teller.notify, discord=False)  # not to be told any more: its messages go with it
-    teller.pass_()
+    teller.notify = replace(teller.notify, discord=False)  # not to be told any more: its messages go with it, into the log
+    assert teller.pass_().lines == ("discord: is no channel in orch.yaml any more; dropped: a is held: no GPU",)
+    assert teller.pass_().lines == ()
     teller.notify = replace(teller.notify, discord=True)
     discord.usual = None
     teller.holds("b")
@@ -610,7 +688,8 @@ def test_two_passes_at_once_tell_once(teller: Teller, discord: Loopback) -> None
 def test_the_webhook_stands_in_its_file_and_nowhere_else(teller: Teller, discord: Loopback, tmp_path: Path) -> None:
     """After every kind of answer, also none: not in the log, the outbox, an error or a message."""
     discord.replies = [BROKEN, HANG, CLOSE, LOST, limited(1), cloudflare("1"), BAD, Reply(504, ""),
-                       Reply(404, f"The requested URL /api/webhooks/{ID}/{TOKEN} was not found")]
+                       Reply(400, f"No /api/webhooks/{ID}/{TOKEN}"),
+                       Reply(404, {"message": f"No /api/webhooks/{ID}/{TOKEN}", "code": 10015})]
     teller.starts("run")
     for number in range(12):
         teller.holds(f"r{number}")

@@ -41,7 +41,7 @@ def test_a_run_that_finishes_and_a_queue_that_drains_are_told_once(repository: R
     repository.job("second", STEPS=150)
     repository.orch("submit", "first")
     repository.orch("submit", "second", "--after", "first")
-    repository.until(lambda: "first is finished: state 40" in discord.contents(), "the first message")
+    repository.until(lambda: "first is finished: state=40" in discord.contents(), "the first message")
     repository.until(lambda: any(one.content.startswith("second: running") for one in discord.posts()), "its living message")
     discord.usual = BROKEN
     repository.until(lambda: repository.status("second")["state"] == "finished", "second to finish")
@@ -54,7 +54,7 @@ def test_a_run_that_finishes_and_a_queue_that_drains_are_told_once(repository: R
         "first is finished", "second is finished", "the queue has drained"]
     assert "nothing has trained for" in seen[2]
     living = {body["content"] for body in discord.messages.values() if "flags" in body}
-    assert living == {"first: finished, state 40", "second: finished, state 150"}
+    assert living == {"first: finished, state=40", "second: finished, state=150"}
     assert TOKEN not in repository.log() and TOKEN not in repository.orch("status")
     holders = [path for path in repository.folder.rglob("*") if path.is_file() and TOKEN in path.read_text(errors="replace")]
     assert holders == [Path(repository.folder / "hook")]

@@ -222,9 +222,11 @@ def test_what_an_older_start_left_is_ended_before_the_trainer_starts(tmp_path: P
     ('touch "$ORCH_ATTEMPT_DIR/cv.json"', {"finished_when": "cv.json"}, 0, "FINISHED attempt=1"),
     ("touch cv-a.json", {"finished_when": "cv-{tag}.json"}, 0, "FINISHED attempt=1"),
     ("touch cv.json", {"finished_when": "cv.json"}, 0,
-     "FAILED attempt=1 exit=0 no-result: exit 0, and no `finished_when` file that is newer than the attempt's start"),
+     "FAILED attempt=1 exit=0 no-result: exit 0, and neither "
+     "training.finish() nor a `finished_when` file newer than the attempt's start"),
     ("true", {"finished_when": "cv.json"}, 0,
-     "FAILED attempt=1 exit=0 no-result: exit 0, and no `finished_when` file that is newer than the attempt's start"),
+     "FAILED attempt=1 exit=0 no-result: exit 0, and neither "
+     "training.finish() nor a `finished_when` file newer than the attempt's start"),
     ("true", {"gres": "gpu:1"}, 78,
      "FAILED attempt=1 exit=78 setup-failure: gpu:1 was asked for and Slurm made no GPU visible (no CUDA_VISIBLE_DEVICES)"),
     ("true", {"env_file": "missing"}, 78, None),

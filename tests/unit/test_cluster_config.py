@@ -137,10 +137,12 @@ def test_an_ordinary_path_is_used_as_it_is() -> None:
     assert layout_of(Path("/tmp/plain")).base == Path("/tmp/plain")
 
 
-def process(pid: int, name: str, *command: str, parent: int = 1, cgroups: str = "", **environment: str) -> Process:
+def process(
+    pid: int, name: str, *command: str, parent: int = 1, cgroups: str = "", sockets: tuple[str, ...] = (), **environment: str,
+) -> Process:
     return Process(
         pid=pid, parent=parent, started=pid, name=name, command=command or (name,), environment=environment,
-        cgroups=cgroups, sockets=(),
+        cgroups=cgroups, sockets=sockets,
     )
 
 
@@ -157,6 +159,9 @@ OTHER = "/data/other/etc/slurm.conf"
         (process(5, "munged", "munged", "--socket=/data/try/munge/socket"), (Role.MUNGED, None)),
         (process(5, "munged", "munged", "--socket=/run/munge/socket"), None),
         (process(5, "slurmstepd", SLURM_CONF=CONF), (Role.STEP, None)),
+        (process(5, "slurmstepd", sockets=("/data/try/spool/n2/n2_1.0",)), (Role.STEP, "n2")),
+        (process(5, "slurmstepd", sockets=("/data/other/spool/n2/n2_1.0",)), None),
+        (process(5, "slurmstepd", cgroups="6:freezer:/orch-1000-abc/slurm_n2/uid_0/job_1\n"), (Role.STEP, "n2")),
         (process(5, "python", SLURM_CONF=CONF, SLURMD_NODENAME="n1"), (Role.JOB, "n1")),
         (process(5, "python", SLURM_CONF=OTHER, SLURMD_NODENAME="n1"), None),
         (process(5, "bash", SLURM_CONF=CONF), None),

@@ -142,7 +142,7 @@ def test_a_final_record_does_not_wait_for_a_slurm_that_will_say_nothing_else() -
 @pytest.mark.parametrize(("state", "booted_at", "words"), [
     ("IDLE", 100.0, ""), ("MIXED+DRAIN", None, ""), ("ALLOCATED+PLANNED", 1000.0, ""), ("IDLE+POWERED_DOWN", 100.0, ""),
     ("DOWN", 100.0, "n2 is down"), ("DOWN+NOT_RESPONDING", 100.0, "n2 is down"), ("down*", 100.0, "n2 is down"),
-    ("MIXED+NOT_RESPONDING", 100.0, "n2 does not respond"), ("mixed*", None, "n2 does not respond"),
+    ("MIXED+NOT_RESPONDING", 100.0, ""), ("mixed*", None, ""),                 # its slurmd hangs, and the training goes on
     ("IDLE", 1000.1, "n2 was rebooted since"),
 ])
 def test_what_slurm_says_of_the_nodes(state: str, booted_at: float | None, words: str) -> None:

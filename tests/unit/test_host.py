@@ -176,6 +176,17 @@ def test_of_another_host_slurm_is_asked_after_five_minutes(
     assert words in found.node_failed and bool(found.node_failed) == bool(words)
 
 
+def test_of_a_supervisor_that_is_there_slurm_is_not_asked(folder: Path, child: Any) -> None:
+    """Stopped, or its disk hangs: its heart is silent for long, and whatever Slurm says of the node, it lives."""
+    process = child()
+    left_by(folder, process.pid, start_of(process.pid))
+    slurm = Nodes("DOWN")
+    found = attempt(folder, slurm, 500.0)
+    assert (found.nothing_there, found.node_failed, slurm.asked) == ("", "", 0)
+    left_by(folder, process.pid, start_of(process.pid), pid_namespace="pid:[1]")
+    assert "n1 is down" in attempt(folder, slurm, 500.0).node_failed, "another container's process of that id"
+
+
 def test_what_slurm_says_of_a_later_execution_is_not_said_of_this_one(folder: Path, gone: tuple[int, int]) -> None:
     """The site requeued the job, and its supervisor has yet to begin: it must not be cancelled for its predecessor."""
     left_by(folder, *gone)

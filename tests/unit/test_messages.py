@@ -50,10 +50,10 @@ def test_a_finished_run() -> None:
     message, = told(*FINISHED, left=(waiting,))
     assert message == Message(
         key="a/1700000000/9/finished", kind=Kind.FINISHED, at=NIGHT + 3601, tag="a",
-        headline="a is finished: accuracy 0.9877, loss 0.3",
+        headline="a is finished: accuracy=0.9877 loss=0.3",
         lines=("2 attempts, 59m59s, of it 1m40s of lost work", "1 left in the queue: b (waiting)"))
     many = told(queued(1), event("finished", NIGHT, metrics={f"m{i}": i for i in range(40)}))[0]
-    assert many.headline == "a is finished: m0 0, m1 1, m2 2" and len(many.facts) == 20 and many.facts[3] == ("m3", "3")
+    assert many.headline == "a is finished: m0=0 m1=1 m2=2" and len(many.facts) == 20 and many.facts[3] == ("m3", "3")
 
 
 def test_each_fact_is_told_once_from_wherever_the_cursor_stands() -> None:
@@ -68,7 +68,7 @@ def test_a_held_run_says_what_helps() -> None:
     message, = told(queued(1), started(1), ended(1, "crash", NIGHT), hold)
     assert message.headline == "a is held: 3 endings ..." and message.kind == Kind.HELD
     assert message.lines[0].startswith("`orch release a` goes on") and "`orch logs a`" in message.lines[1]
-    assert message.lines[-1] == "nothing is left in the queue"
+    assert message.lines[-1] == "nothing that could train is left in the queue"
     by_hand, = told(queued(1), started(1, NIGHT), event("held", NIGHT, by="user", reason="by hand"))
     assert by_hand.lines[0] == "`orch release a` lets it go on" and "attempt 1 still runs (job 101)" in by_hand.lines
 
@@ -99,7 +99,10 @@ def test_released_and_held_again_are_two_facts() -> None:
 
 def test_foreign_text_is_one_short_line_without_code() -> None:
     assert foreign("a\n`b`\x1b[31m  c\u2028d") == "a 'b' [31m c d"
-    assert len(foreign("x" * 999)) == 300
+    assert len(foreign("x" * 999)) == 300 and foreign("漢" * 999) == "漢" * 149 + "…"  # columns, as a reader sees them
+    finished, = told(event("finished", NIGHT, metrics={"a`b\n": "`c`", "n": 0.123456, "z": 3, "zz": "`" * 99}))
+    assert finished.headline == "a is finished: a'b='c' n=0.1235 z=3"
+    assert finished.facts == (("a'b", "'c'"), ("n", "0.1235"), ("z", "3"), ("zz", "'" * 99))
     message, = told(event("held", NIGHT, by="orch", reason="`rm -rf`\n# big"))
     assert message.headline == "a is held: 'rm -rf' # big"
 
@@ -163,10 +166,24 @@ def test_drained_says_what_ended_since_for_how_long_the_gpu_is_idle_and_what_hel
     message = drained([earlier, done, held, waits], NIGHT - 60, NIGHT + 3690)
     assert message.headline == "the queue has drained: the GPU has been idle for 1m30s, since 23:13 UTC"
     assert message.lines[0].startswith("b held: no GPU (`orch release b` goes on")
-    assert message.lines[1:] == ("a finished: accuracy 0.9877, loss 0.3", "waiting for a held one: c",
+    assert message.lines[1:] == ("a finished: accuracy=0.9877 loss=0.3", "waiting for a held one: c",
                                  "the next one: `orch new TAG --from a`, then `orch submit TAG`")
     many = drained([named(f"r{i}", event("finished", NIGHT + i)) for i in range(50)], NIGHT, NIGHT + 99)
     assert many.lines[0] == "29 before these; `orch status` shows all" and len(many.lines) == 22
+
+
+def test_a_moment_that_no_calendar_has_hides_nothing() -> None:
+    """A node's clock, or a hand, has written it."""
+    for absurd in (1e13, 1e300, float("inf"), float("-inf"), float("nan")):
+        run = named("a", queued(1), started(1, NIGHT), ended(1, "crash", absurd), event("held", NIGHT, by="orch", reason="x"))
+        assert drained([run], NIGHT - 60, NIGHT).headline.startswith("the queue has drained: the GPU has been idle for ")
+        assert living(run, Progress(), NIGHT).facts[0][1].startswith("1 attempt, ")
+    assert drained([run], 0, NIGHT).headline.endswith("since unknown time")
+
+
+def test_what_is_left_is_unknown_while_a_journal_cannot_be_read() -> None:
+    message, = run_messages([submit(t=NIGHT), event("finished", NIGHT)], 1, None)
+    assert message.lines == ("what is left in the queue is unknown: a run's journal cannot be read",)
 
 
 # --- Slurm ----------------------------------------------------------------------------------------------------------------
@@ -212,7 +229,7 @@ def test_the_living_message() -> None:
         facts=(("attempt", "1 on n1, job 101"), ("rate", "12.3 steps/s"), ("time left", "5m07s"), ("M", "104 h"),
                ("checkpoint every", "10m05s")))
     done = living(run_of(*FINISHED), Progress(step=5000), NIGHT)
-    assert (done.headline, done.at) == ("a: finished, accuracy 0.9877, loss 0.3", NIGHT + 3601)
+    assert (done.headline, done.at) == ("a: finished, accuracy=0.9877 loss=0.3", NIGHT + 3601)
     assert done.facts[0][0] == "took"
     held = living(run_of(queued(1), event("held", by="orch", reason="no GPU")), Progress(), NIGHT)
     assert held.headline == "a: held" and held.lines == ("no GPU",)

@@ -50,6 +50,11 @@ def test_all_keys(tmp_path: Path) -> None:
     ("notify: {slurm_silent_after: 10}", "orch.yaml:2: notify.slurm_silent_after: "),
     ("notify:\n  disco: {}", 'orch.yaml:3: notify.disco: unknown key "disco"'),
     (f"notify:\n  discord: {{webhook_file: '{URL}'}}", "orch.yaml:3: notify.discord.webhook_file: is the URL itself"),
+    (f"notify:\n  discord: {{webhook_file: '{URL[8:]}'}}", "is the URL itself"),
+    (f"notify:\n  discord: {{webhook_file: '{URL[20:]}'}}", "is the URL itself"),
+    (f"notify:\n  discord: {{webhook_file: 'HTTPS{URL[5:]}'}}", "is the URL itself"),
+    (f"notify:\n  discord: {{webhook_file: <{URL}>}}", "is the URL itself"),
+    (f"notify:\n  discord: {{webhook_file: ' https://relay.example.org/{TOKEN}'}}", "is the URL itself"),
     (f"notify:\n  discord: '{URL}'", "orch.yaml:3: notify.discord: must be keys and values or nothing, not text"),
     (f"notify:\n  discord: {{webhook: '{URL}'}}", 'unknown key "webhook"')])
 def test_mistakes_in_orch_yaml(tmp_path: Path, text: str, words: str) -> None:
@@ -57,6 +62,12 @@ def test_mistakes_in_orch_yaml(tmp_path: Path, text: str, words: str) -> None:
         notify(tmp_path, text)
     assert words in caught.value.message
     assert TOKEN not in caught.value.message + caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["httpd/hook", "webhooks/discord", "~/.config/webhooks/orch"])
+def test_a_file_whose_name_only_resembles_a_url(tmp_path: Path, name: str) -> None:
+    read = notify(tmp_path, f"notify: {{discord: {{webhook_file: {name}}}}}")
+    assert read.webhook_file == tmp_path / Path(name).expanduser()
 
 
 @pytest.mark.parametrize(("written", "used"), [

@@ -107,6 +107,12 @@ def test_a_phone_shows_the_headline_and_the_embed_when_it_was() -> None:
     assert payload(message(again=True), "vision")["content"] == "(again) a is held"
 
 
+@pytest.mark.parametrize("at", [1e13, 1e300, float("inf"), float("nan")])
+def test_a_moment_that_no_calendar_has_is_left_out(at: float) -> None:
+    embed = payload(message(at=at, lines=("x",)), "vision")["embeds"][0]
+    assert "timestamp" not in embed and embed["description"] == "x"
+
+
 def test_a_living_message_makes_no_noise_and_forbids_mentions_in_edits_too() -> None:
     living = message(kind=Kind.PROGRESS)
     assert payload(living, "r")["flags"] == SILENT and "flags" not in edit(living, "r")  # an edit cannot set it

@@ -116,14 +116,14 @@ def test_a_finished_run(run, capsys):
     assert last.startswith("FINISHED  step 61")
 
 
-def test_progress_every_half_minute(run, capsys):
+def test_progress_at_first_soon_then_every_half_minute(run, capsys):
     with run.training() as training:
         for step in range(1, 62):
             training.step(step, loss=SimpleNamespace(item=lambda: 0.5) if step == 31 else 0.25, lr=1e-4)
             run.clock.now += 1
         training.finish()
     progress = [line for line in run.lines() if line["event"] == "progress"]
-    assert [line["step"] for line in progress] == [31, 61]
+    assert [line["step"] for line in progress] == [3, 7, 15, 31, 61]
     assert progress[1]["steps_per_s"] == 1.0
     assert (progress[1]["loss"], progress[1]["lr"]) == (0.25, 1e-4)
     assert "step 61  loss 0.25  lr 0.0001  1.0 steps/s" in capsys.readouterr().out

@@ -11,10 +11,13 @@ from builders import SPEC, end_record, start_record
 from simulation.slurm import Job, SimulatedSlurm, read_options
 
 from orchestrator import folders, journal
+from orchestrator.control.act import _look_again
+from orchestrator.control.observe import observe
 from orchestrator.control.passes import pass_over_all
-from orchestrator.control.ports import Ports
+from orchestrator.control.ports import Ports, ask_slurm, require_run
+from orchestrator.control.requests import hold, release
 from orchestrator.control.submit import submit
-from orchestrator.model import Policy
+from orchestrator.model import Policy, Run
 
 GIB = 2**30
 
@@ -30,11 +33,12 @@ class Still:
 
 
 class FullSlurm(SimulatedSlurm):
-    """One node. ``before`` is what happens just before this command arrives."""
+    """One node. ``before`` and ``after`` are what happens just before and after this command arrives."""
 
     def __init__(self) -> None:
         super().__init__(Still(), nodes=("n1",), now=1000.0)
         self.before: dict[str, Callable[[], None]] = {}
+        self.after: dict[str, Callable[[], None]] = {}
         self.scripts: list[str] = []
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
@@ -44,6 +48,7 @@ class FullSlurm(SimulatedSlurm):
     def hold(self, job_id: str) -> None:
         self.before.pop("hold", lambda: None)()
         super().hold(job_id)
+        self.after.pop("hold", lambda: None)()
 
     def cancel(self, job_id: str) -> None:
         self.before.pop("cancel", lambda: None)()
@@ -80,6 +85,9 @@ class Full:
     def one_pass(self) -> None:
         [report] = pass_over_all(self.ports).runs
         assert report.error is None, report.lines
+
+    def run(self) -> Run:
+        return require_run(self.ports.repository, "a")
 
     def events(self) -> list[str]:
         return [event["event"] + (f" {event['kind']}" if "kind" in event else "") for event in journal.read(self.run_dir)[0]]
@@ -118,13 +126,46 @@ def test_one_that_is_held_cannot_start_before_it_is_cancelled(full: Full) -> Non
     assert full.states()[2] == "CANCELLED" and full.slurm.jobs_by_id[2].start_at is None
 
 
+class Dies(BaseException):
+    """Killed here."""
+
+
+def die() -> None:
+    raise Dies
+
+
+def test_a_pass_that_dies_with_the_job_held_is_known_to_have_held_it(full: Full) -> None:
+    """Nothing would ever release it: the run may be as it was by the next pass, and the job wanted again."""
+    full.slurm.after["hold"] = die
+    with pytest.raises(Dies):
+        full.one_pass()
+    assert full.slurm.jobs_by_id[2].held and full.run().waiting[0].held
+    full.one_pass()
+    assert full.states() == {1: "FAILED", 2: "CANCELLED", 3: "RUNNING", 4: "PENDING", 5: "PENDING"}
+
+
+def test_a_hold_that_dies_in_between_is_released_with_the_run(full: Full) -> None:
+    full.one_pass()
+    full.slurm.after["hold"] = die
+    with pytest.raises(Dies):
+        hold(full.ports, "a")
+    [held] = [number for number, job in full.slurm.jobs_by_id.items() if job.held and not job.ended]
+    release(full.ports, "a")
+    assert not full.slurm.jobs_by_id[held].held
+
+
+def test_an_id_that_is_another_jobs_by_now_is_not_taken_for_ours(full: Full) -> None:
+    """slurmctld lost its state just then, and gave the id again."""
+    run = full.run()
+    seen = observe(full.ports, run, ask_slurm(full.ports))
+    theirs = full.slurm.jobs_by_id[2]
+    theirs.state, theirs.node = "RUNNING", "n1"
+    assert _look_again(run, seen, "2", full.ports).jobs["s2"].state == "RUNNING"
+    theirs.comment, theirs.seen = "somebody's", None
+    assert _look_again(run, seen, "2", full.ports).jobs == seen.jobs and seen.jobs["s2"].state == "PENDING"
+
+
 def test_a_pass_that_dies_in_between_is_carried_on(full: Full) -> None:
-    class Dies(BaseException):
-        pass
-
-    def die() -> None:
-        raise Dies
-
     full.slurm.before["cancel"] = die
     with pytest.raises(Dies):
         full.one_pass()
