@@ -58,6 +58,10 @@ DIFFERENCES = (
         was="priority/basic: --nice counts",
         ours="private clusters ask for priority/basic; at a site without weights `queue: finish_first` has no effect"),
     Difference(
+        name="reason-none", since=(23, 11),
+        is_so="a job that waits for resources may show no reason (seen on 23.11, not on 24.11)", was="Resources",
+        ours="nothing rests on a reason; without one none is told"),
+    Difference(
         name="bare-stepd", since=(23, 11),
         is_so="slurmstepd's environment cannot be read from outside", was="it shows SLURM_CONF",
         ours="a private cluster knows it by its socket and its cgroup", probed="by what it has"),

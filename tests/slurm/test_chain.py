@@ -51,7 +51,7 @@ def test_crashes_with_progress_go_on_to_the_end(repository: Repository) -> None:
     assert repository.status("crashes")["metrics"] == {"state": 60}
     for earlier, later in pairwise(attempts):
         assert later["resume_step"] == earlier["checkpoint_step"] > 0
-        assert later["started_at"] - earlier["ended_at"] < 10
+        assert later["started_at"] - earlier["ended_at"] < 30
     epochs = [a["epoch"] for a in attempts]
     assert epochs == sorted(set(epochs))
 
@@ -220,14 +220,14 @@ def test_a_running_trainer_follows_orch_yaml_and_a_broken_one_stops_nothing(
     try:
         repository.until(lambda: lines.exists() and '"saved"' in lines.read_text(), "its first save")
         config.write_text(ORCH_YAML.replace("interval: 1s", "interval: 7s"))
-        repository.until(lambda: '"interval_s": 7.0' in lines.read_text(), "the trainer to take the new interval", 10)
+        repository.until(lambda: '"interval_s": 7.0' in lines.read_text(), "the trainer to take the new interval", 30)
         assert repository.status("edited")["checkpoint_interval_s"] == 7.0
         config.write_text("profiles: {p: {tim: 3h}}\n")
-        repository.until(lambda: 'unknown key "tim"' in repository.log(), "the daemon to say what is wrong", 10)
+        repository.until(lambda: 'unknown key "tim"' in repository.log(), "the daemon to say what is wrong", 30)
         assert "edited" in repository.orch("status") and repository.orch("logs", "edited")
         assert repository.orch("submit", "edited", code=2)
         repository.orch("cancel", "edited")
-        repository.until(lambda: repository.status("edited")["state"] == "cancelled", "cancel to work all the same", 30)
+        repository.until(lambda: repository.status("edited")["state"] == "cancelled", "cancel to work all the same")
         assert daemon.poll() is None and repository.log().count("unknown key") == 1
     finally:
         daemon.terminate()
@@ -264,11 +264,11 @@ def test_the_interval_is_measured_and_set_in_the_running_trainer(
     daemon = repository.daemon()
     try:
         lines = repository.folder / "runs" / "measured" / "attempts" / "0001" / "trainer.jsonl"
-        repository.until(lambda: lines.exists() and '"event": "interval"' in lines.read_text(), "a new interval", 30)
+        repository.until(lambda: lines.exists() and '"event": "interval"' in lines.read_text(), "a new interval")
         text = repository.orch("explain", "measured", "--interval")
         assert "prior Gamma(a = 1.32" in text and "T* = sqrt(2 C M)" in text
         assert "M " in repository.orch("status", "measured") and "expected waste" in repository.orch("status", "measured")
-        repository.until(lambda: repository.status("measured")["state"] == "finished", "measured to finish", 60)
+        repository.until(lambda: repository.status("measured")["state"] == "finished", "measured to finish")
         told = [e for e in repository.journal("measured") if e["event"] == "interval"]
         assert told[0]["interval_s"] == 4.0 and told[0]["stall_s"] is None
         measured = next(e for e in told if e["stall_s"] is not None)

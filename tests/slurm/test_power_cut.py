@@ -115,7 +115,7 @@ def test_after_a_power_cut_training_resumes_by_itself_and_ends_the_same(
         daemon = repository.daemon()
         alone = _undisturbed(tmp_path / "alone", steps)
         for tag in TAGS:
-            repository.until(lambda tag=tag: len(repository.status(tag)["attempts"]) > 1, f"{tag} to go on", 20)
+            repository.until(lambda tag=tag: len(repository.status(tag)["attempts"]) > 1, f"{tag} to go on", 60)
         for tag in TAGS:
             repository.until(lambda tag=tag: repository.status(tag)["state"] == "finished", f"{tag} to finish")
     finally:
