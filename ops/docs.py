@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,7 @@ import msgspec
 
 from orchestrator.cli.main import orch
 from orchestrator.config import keys
+from orchestrator.core import fold
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,7 +81,21 @@ def row(name: str, field: Any, meta: msgspec.Meta) -> str:
     return f"| `{name}` | {extra.get('unit', '')} | {default} | {meta.description} |"
 
 
-PAGES = {"docs/commands.md": commands_page, "docs/configuration.md": configuration_page}
+def events_page() -> str:
+    """docs/events.md: the head of core/fold.py, and a line of every kind from the journals that tests replay."""
+    text, _, table = (fold.__doc__ or "").partition("\n    submit")
+    samples = [line for path in sorted((ROOT / "tests" / "journals").glob("*.jsonl"))
+               for line in path.read_text(errors="replace").splitlines()]
+    known = {found[1]: line for line in reversed(samples) if (found := re.match(r'\{"event": "([a-z]+)".*\}$', line))}
+    lines = ["# The events of a journal", "", "Written by `ops/docs.py` from the head of `orchestrator/core/fold.py`.", "",
+             text.strip(), "", "```text", textwrap.dedent("    submit" + table).rstrip(), "```", "",
+             "A line of each kind, from the journals in `tests/journals`:", ""]
+    for name, line in sorted(known.items()):
+        lines += [f"## {name}", "", "```json", line if len(line) < 900 else line[:900] + " ...", "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES = {"docs/events.md": events_page, "docs/commands.md": commands_page, "docs/configuration.md": configuration_page}
 
 
 def main() -> int:

@@ -24,22 +24,24 @@ class Node:
     name: str
     state: str
     reason: str = ""
+    registered: bool = True          # since slurmctld started: a drained node's state does not show it
 
 
 def is_ready(node: Node) -> bool:
     """It has registered since slurmctld started: a star marks a node that does not answer."""
-    return not node.state.endswith("*") and node.state not in ("unknown", "down")
+    return node.registered and not node.state.endswith("*") and node.state not in ("unknown", "down")
 
 
 def ask_nodes(layout: Layout) -> list[Node]:
     """The nodes as sinfo shows them; none when slurmctld does not answer."""
     try:
-        answer = run(layout, "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N|%T|%E")
+        answer = run(layout, "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N|%T|%v|%E")
     except SlurmError:
         return []
-    rows = (line.split("|", 2) for line in answer.splitlines())
+    rows = (line.split("|", 3) for line in answer.splitlines())
     return [
-        Node(name=name, state=state, reason="" if reason == "none" else reason) for name, state, reason in rows
+        Node(name=name, state=state, reason="" if reason == "none" else reason, registered=version != "N/A")
+        for name, state, version, reason in rows
     ]
 
 
