@@ -32,6 +32,16 @@ def read_heartbeat(folder: Path) -> float | None:
         return None
 
 
+def newest_epoch(run_dir: Path) -> int | None:
+    """The epoch of the run's newest start; 0 before the first one, None where it cannot be read."""
+    try:
+        return int((run_dir / "epoch").read_text())
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError):
+        return None
+
+
 def saved_after_notice(notice_at: float | None, start: StartRecord, checkpoint: Checkpoint | None) -> bool:
     """Whether a complete checkpoint of this very start came after its notice."""
     return (notice_at is not None and checkpoint is not None

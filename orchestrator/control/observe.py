@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import folders
-from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
+from orchestrator.attempt_files import newest_epoch, read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import Checkpoint, newest_complete
 from orchestrator.control.ports import Answers, Ports, Snapshot, read_run
 from orchestrator.core.endings import SILENCE_UNTIL_NODE_ASKED_S, SILENCE_UNTIL_VANISHED_S, node_failure
@@ -133,10 +133,12 @@ def _doubted(
 def _attempts(
     run_dir: Path, run: Run, checkpoint: Checkpoint | None, jobs: dict[str, JobSeen],
 ) -> tuple[tuple[AttemptSeen, ...], tuple[StoodDown, ...]]:
-    """The folders of attempts whose ending the journal does not know yet, or of which Slurm says that they run."""
+    """The folders of attempts whose ending the journal does not know yet, or of which Slurm says that they run; and of what
+    was dropped, while there is a start that the journal does not know: a supervisor that had leave may have slept until then."""
     running = {a.number for a in run.attempts if (job := jobs.get(a.submission_id)) is not None and job.state == "RUNNING"}
     settled = {a.number for a in run.attempts if not a.live} - {a.number for a in run.attempts if a.live} - running
-    settled |= {s.number for s in run.submissions if s.state == "dropped"} - {a.number for a in run.attempts}
+    if newest_epoch(run_dir) == max((a.epoch for a in run.attempts), default=0):
+        settled |= {s.number for s in run.submissions if s.state == "dropped"} - {a.number for a in run.attempts}
     attempts, stood_down = [], []
     for name in sorted(_names(run_dir / "attempts")):
         if not name.isdigit() or int(name) in settled:

@@ -98,7 +98,6 @@ def test_a_job_that_was_over_when_it_was_read_back_is_no_setup_failure(play: Cal
                                   ("pass", "A", Faults(meanwhile=("advance", 130.0), at=at)))
 
 
-@pytest.mark.xfail(strict=True, reason="control.observe never looks again at the folder of a dropped submission")
 def test_a_submission_that_was_given_up_and_trained_all_the_same_is_noted() -> None:
     """Slurm had forgotten its job, and its supervisor was stopped until the daemon had looked and not yet written. What was
     given up was never looked at again: the run finished, and its attempts stood down one after another because of that."""
