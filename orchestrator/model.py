@@ -130,6 +130,8 @@ class RunSpec:
 
     def policy(self, general: Policy) -> Policy:
         """orch.yaml's policy as it is now, with what job.yaml said of this run."""
+        if self.interval_s is None and self.keep is None:
+            return general
         return replace(general, checkpoint_interval_s=self.interval_s or general.checkpoint_interval_s,
                        checkpoints_kept=self.keep or general.checkpoints_kept)
 

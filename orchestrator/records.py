@@ -7,8 +7,9 @@ no riddle); ``stood-down-ID.json`` that a submission started and did nothing. Ea
 
 from __future__ import annotations
 
+import functools
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 SCHEMA = 1
@@ -18,14 +19,21 @@ class Record:
     """A frozen dataclass that is one JSON object; keys of a newer writer are ignored, missing ones take their default."""
 
     def to_json(self) -> str:
-        return json.dumps({"schema": SCHEMA, **asdict(self)}, sort_keys=True) + "\n"  # type: ignore[call-overload]
+        values = {name: getattr(self, name) for name in self._types()}
+        return json.dumps({"schema": SCHEMA, **values}, sort_keys=True) + "\n"
+
+    @classmethod
+    @functools.cache
+    def _types(cls) -> dict[str, str]:
+        """The fields, each with its type as it is written here."""
+        return {field.name: str(field.type) for field in fields(cls)}  # type: ignore[arg-type]
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Raises ValueError when the text is no such record."""
         try:
             data: Any = json.loads(text)
-            known = {f.name: str(f.type) for f in fields(cls)}  # type: ignore[arg-type]
+            known = cls._types()
             values = {key: value for key, value in data.items() if key in known}
             wrong = [key for key, value in values.items()
                      if known[key] in ("int", "float") and not isinstance(value, (int, float))]

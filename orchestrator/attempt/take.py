@@ -45,7 +45,11 @@ class Overtaken(Exception):
 
 def starts(run_dir: Path) -> list[StartRecord]:
     """All start records of the run, by epoch; one that cannot be read is none."""
-    found = (read_record(path, StartRecord) for path in (run_dir / "attempts").glob("*/start.json"))
+    try:
+        names = os.listdir(run_dir / "attempts")
+    except FileNotFoundError:
+        return []
+    found = (read_record(run_dir / "attempts" / name / "start.json", StartRecord) for name in names)
     return sorted((start for start in found if start is not None), key=lambda s: s.epoch)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from orchestrator.trainer_lines import last_lines, last_of
 
 # C and its kin change with the machine's load; what was measured this many attempts ago says little of today.
 MEASURED_ATTEMPTS = 3
+Lines = list[dict[str, Any]]
+LinesOf = Callable[[str], Lines]       # by an attempt's folder; of one observation, so that none is read twice
 # slurmctld's clock and a node's may differ by this much when it is asked whether a job still runs in the same execution.
 CLOCKS_APART_S = 10.0
 
@@ -36,13 +40,15 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
     run_dir = folders.run_dir(repository, run.spec.tag)
     checkpoint = newest_complete(folders.checkpoint_dir(run_dir))
     jobs = jobs_of(run, snapshot.jobs)
-    attempts, stood_down = _attempts(run_dir, run, checkpoint, jobs)
+    names = sorted(name for name in _names(run_dir / "attempts") if name.isdigit())
+    lines_of = functools.cache(lambda name: last_lines(run_dir / "attempts" / name))
+    attempts, stood_down = _attempts(run_dir, run, checkpoint, jobs, names, lines_of)
     seen = Observation(
         asked_at=snapshot.asked_at, silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs,
         attempts=tuple(_doubted(ports, run, run_dir, attempt, jobs, snapshot.answers) for attempt in attempts),
         stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
-        measured=measure(_latest_lines(run_dir)), control=read_control(run_dir),
+        measured=measure(_latest_lines(names, lines_of)), control=read_control(run_dir),
         upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags))
     return with_offers(ports, run, seen, snapshot)
 
@@ -73,13 +79,11 @@ def _merely_trains(run: Run, policy: Policy) -> bool:
     return all(s.sequence > changed for s in run.waiting)
 
 
-def _latest_lines(run_dir: Path) -> list[list[dict[str, Any]]]:
+def _latest_lines(names: list[str], lines_of: LinesOf) -> list[Lines]:
     """The trainer's lines of the newest attempts that trained, oldest first."""
-    numbers = sorted((name for name in _names(run_dir / "attempts") if name.isdigit()), reverse=True)
-    found: list[list[dict[str, Any]]] = []
-    for name in numbers:
-        lines = last_lines(run_dir / "attempts" / name)
-        if lines:
+    found: list[Lines] = []
+    for name in reversed(names):
+        if lines := lines_of(name):
             found.append(lines)
         if len(found) == MEASURED_ATTEMPTS:
             break
@@ -131,23 +135,23 @@ def _doubted(
 
 
 def _attempts(
-    run_dir: Path, run: Run, checkpoint: Checkpoint | None, jobs: dict[str, JobSeen],
+    run_dir: Path, run: Run, checkpoint: Checkpoint | None, jobs: dict[str, JobSeen], names: list[str], lines_of: LinesOf,
 ) -> tuple[tuple[AttemptSeen, ...], tuple[StoodDown, ...]]:
     """The folders of attempts whose ending the journal does not know yet, or of which Slurm says that they run; and of what
-    was dropped, while there is a start that the journal does not know: a supervisor that had leave may have slept until then."""
+    was dropped, while there is a start that the journal does not know: a supervisor that had leave may have slept long."""
     running = {a.number for a in run.attempts if (job := jobs.get(a.submission_id)) is not None and job.state == "RUNNING"}
     settled = {a.number for a in run.attempts if not a.live} - {a.number for a in run.attempts if a.live} - running
     if newest_epoch(run_dir) == max((a.epoch for a in run.attempts), default=0):
         settled |= {s.number for s in run.submissions if s.state == "dropped"} - {a.number for a in run.attempts}
     attempts, stood_down = [], []
-    for name in sorted(_names(run_dir / "attempts")):
-        if not name.isdigit() or int(name) in settled:
+    for name in names:
+        if int(name) in settled:
             continue
         folder = run_dir / "attempts" / name
         start = read_record(folder / "start.json", StartRecord)
         if start is not None:
             end = read_record(folder / "end.json", EndRecord)
-            lines = last_lines(folder)
+            lines = lines_of(name)
             began, first = last_of(lines, "start"), last_of(lines, "first_step")
             saved, spoken = last_of(lines, "saved"), [line["step"] for line in lines if isinstance(line.get("step"), int)]
             attempts.append(AttemptSeen(

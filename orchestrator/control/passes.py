@@ -97,8 +97,8 @@ def _orphans(repository: Path, snapshot: Snapshot) -> list[RunPass]:
     jobs: dict[str, list[str]] = {}
     key = repository_key(str(repository))
     for job in snapshot.jobs:
-        parsed = parse_comment(job.comment)
-        if parsed is not None and parsed[0] == key and job.state not in ENDED_STATES:
+        parsed = parse_comment(job.comment) if job.state not in ENDED_STATES else None
+        if parsed is not None and parsed[0] == key:
             jobs[parsed[1]] = sorted([*jobs.get(parsed[1], ()), job.job_id], key=int)
     return [
         RunPass(tag=tag, error=JournalError(

@@ -39,6 +39,8 @@ class Measured:
 def measure(attempts: Iterable[Sequence[dict[str, Any]]]) -> Measured:
     """From the ``trainer.jsonl`` lines of attempts, oldest attempt first."""
     lines = [line for attempt in attempts for line in attempt]
+    if not lines:
+        return Measured()
     saves = [line for line in lines if line["event"] == "saved"]
     first, later = [s for s in saves if s.get("first")], [s for s in saves if not s.get("first")]
     usual = later or first             # a first save is better than nothing
@@ -55,9 +57,9 @@ def _spread(lines: Sequence[dict[str, Any]], key: str) -> Spread | None:
 
 def spread(values: Sequence[float]) -> Spread | None:
     """Of the latest samples; None without any."""
-    latest = sorted(values[-SAMPLES_AT_MOST:])
-    if not latest:
+    if not values:
         return None
+    latest = sorted(values[-SAMPLES_AT_MOST:])
     last = len(latest) - 1
     return Spread(median=statistics.median(latest), low=latest[round(0.1 * last)], high=latest[round(0.9 * last)],
                   count=len(latest))

@@ -263,8 +263,11 @@ def _interval(run: Run, seen: Observation, policy: Policy, now: float) -> Iterat
     """The checkpoint interval, measured again: it changes only when that is worth it, in the running trainer too."""
     if run.phase != Phase.ACTIVE or seen.silent is not None:
         return
-    wanted = setting(run, seen.measured, policy, now)
     ended = sum(not attempt.live for attempt in run.attempts)
+    fixed_s = policy.checkpoint_interval_s
+    if fixed_s is not None and run.interval_s == fixed_s and run.interval.get("ended") == ended:
+        return                         # it is in force, and there is nothing to count anew
+    wanted = setting(run, seen.measured, policy, now)
     if worth_changing(run.interval_s, wanted):
         yield {"event": "interval", "ended": ended, **wanted.as_event()}
     elif run.interval.get("ended") != ended:  # M is counted again after every ending, also when the interval stays

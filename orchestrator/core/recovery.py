@@ -49,6 +49,7 @@ RULES: dict[Ending, Rule] = {
 }
 # So many endings without progress on one node, and the next attempt tries another: its GPU may be the reason.
 FRUITLESS_ENDINGS = 2
+_ONE_NODE = re.compile(r"[A-Za-z0-9._-]+")
 # Of a trainer that keeps its own checkpoints nobody knows whether it got on; one that ended this soon did not.
 TOO_SHORT_FOR_PROGRESS_S = 60.0
 
@@ -118,10 +119,10 @@ def why_no_more_memory(run: Run, seen: Observation) -> str:
 
 def excluded_nodes(run: Run, seen: Observation, policy: Policy, now: float) -> tuple[str, ...]:
     """Nodes to keep away from for a while; none where leaving them out would leave too few."""
-    failed = _failed_nodes(run, policy, now)
-    if not failed or seen.partition_nodes is None or len(failed) > policy.exclude_share * seen.partition_nodes:
+    if seen.partition_nodes is None:
         return ()
-    return failed
+    failed = _failed_nodes(run, policy, now)
+    return failed if len(failed) <= policy.exclude_share * seen.partition_nodes else ()
 
 
 def _failed_nodes(run: Run, policy: Policy, now: float) -> tuple[str, ...]:
@@ -129,11 +130,14 @@ def _failed_nodes(run: Run, policy: Policy, now: float) -> tuple[str, ...]:
     only: of several nodes nobody knows which one it was."""
     def of_late(attempt: Attempt) -> bool:
         return (attempt.ended_at is not None and now - attempt.ended_at < policy.exclude_node_s
-                and re.fullmatch(r"[A-Za-z0-9._-]+", attempt.nodes) is not None)
+                and _ONE_NODE.fullmatch(attempt.nodes) is not None)
 
-    fruitless = Counter(a.nodes for a in _since_progress(run) if _rule(a).counted and of_late(a))
     failed = {a.nodes for a in run.attempts if a.ending == Ending.NODE_FAILURE and of_late(a)}
-    return tuple(sorted(failed | {node for node, count in fruitless.items() if count >= FRUITLESS_ENDINGS}))
+    fruitless = [a for a in _since_progress(run) if _rule(a).counted]
+    if len(fruitless) >= FRUITLESS_ENDINGS:
+        counts = Counter(a.nodes for a in fruitless if of_late(a))
+        failed |= {node for node, count in counts.items() if count >= FRUITLESS_ENDINGS}
+    return tuple(sorted(failed))
 
 
 # --- whether and when it goes on --------------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ class Restarts:
 
 def restarts(run: Run) -> Restarts:
     """Of all attempts that were followed by another, planned stops among them."""
+    if len(run.attempts) < 2:
+        return Restarts()
     pairs = [(a, b) for a, b in zip(run.attempts, run.attempts[1:], strict=False)
              if a.ended_at is not None and b.first_step_at is not None]
     return Restarts(

@@ -6,6 +6,7 @@ script: sbatch is called with exactly the recorded one and hands it on.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import zlib
@@ -19,6 +20,7 @@ COMMENT_PREFIX = "orch/1:"
 FIRST_ATTEMPT_NICE = 100
 
 
+@functools.cache
 def repository_key(repository: str) -> str:
     """A repository in job names and comments: its folder's name and a checksum of the whole path, since two repositories may
     bear one name and hold one tag."""

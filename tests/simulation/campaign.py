@@ -258,7 +258,9 @@ class Campaign:
 
     def _gate(self, tag: str, pick: int) -> None:
         """The gate asked by any submission at any moment: never leave for a run that is not active."""
-        specs = sorted((folders.run_dir(self.world.repository, tag) / "attempts").glob("*/spec.json"))
+        attempts = folders.run_dir(self.world.repository, tag) / "attempts"
+        specs = [path for folder in (sorted(attempts.iterdir()) if attempts.is_dir() else ())
+                 if (path := folder / "spec.json").exists()]
         run = self.world.truths.run(tag)
         if not specs or run is None:
             return

@@ -1,27 +1,33 @@
-"""What was read and parsed once is not parsed again: journals, control.json, trainers' lines.
+"""What was read and parsed once is not parsed again as long as the file has not changed.
 
-These readings are pure in a file's bytes, and they were three quarters of a schedule's time. A journal is read on from
-where it was left off, so that the run here is the fold of one who never forgets; at the end of a schedule it is compared
-with a fold from the first line to the last (``rest``).
+These readings are pure in a file's bytes (``disk.Disk.parsed`` keeps them there). A journal is read on from where it was
+left off, so that the run here is the fold of one who never forgets; at the end of a schedule it is compared with a fold from
+the first line to the last, read from the disk (``rest``).
 """
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from orchestrator import journal, trainer_control, trainer_lines
+from simulation.disk import Disk
+
+from orchestrator import attempt_files, checkpoints, trainer_control, trainer_lines
+from orchestrator.checkpoints import Checkpoint
 from orchestrator.core.fold import apply, fold
 from orchestrator.core.observation import Control
+from orchestrator.journal import Event
 from orchestrator.model import Run
+from orchestrator.records import Record
 
-_read, _read_control, _last_lines = journal.read, trainer_control.read_control, trainer_lines.last_lines
+_read_control, _last_lines = trainer_control.read_control, trainer_lines.last_lines
+_read_record, _complete_checkpoints = attempt_files.read_record, checkpoints.complete_checkpoints
+R = TypeVar("R", bound=Record)
 
 
-class Events(list[journal.Event]):
+class Events(list[Event]):
     """What a journal held, with the run it tells of."""
 
     run: Run | None = None
@@ -36,26 +42,21 @@ class _Journal:
 
 @dataclass(slots=True)
 class Memory:
-    """Of one world."""
+    """Of one world's disk."""
 
+    disk: Disk
     _journals: dict[Path, _Journal] = field(default_factory=dict)
-    _controls: dict[Path, Control | None] = field(default_factory=dict)
-    _lines: dict[Path, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
+    _checkpoints: dict[Path, tuple[int, list[Checkpoint]]] = field(default_factory=dict)
 
     def events(self, run_dir: Path) -> Events:
         held = self._journals.get(run_dir)
         if held is None:
             held = self._journals[run_dir] = _Journal()
-        path = f"{run_dir}/journal.jsonl"
-        try:
-            size = os.stat(path).st_size
-        except FileNotFoundError:
-            return held.events
-        if size != held.size:
+        node = self.disk.files.get(f"{run_dir}/journal.jsonl")
+        size = len(node.data) if node is not None else held.size
+        if node is not None and size != held.size:
             assert size >= held.read_to, "whole lines of a journal are never cut off"
-            with open(path, "rb") as file:
-                file.seek(held.read_to)
-                whole = file.read().rpartition(b"\n")[0]
+            whole = node.data[held.read_to:].rpartition(b"\n")[0]
             held.size = size
             if whole:
                 fresh = [json.loads(line) for line in whole.splitlines()]
@@ -65,31 +66,31 @@ class Memory:
                 held.events, held.read_to = longer, held.read_to + len(whole) + 1
         return held.events
 
-    def read(self, run_dir: Path) -> tuple[list[journal.Event], str]:
+    def read(self, run_dir: Path) -> tuple[list[Event], str]:
         """``journal.read``; nobody here asks for the torn rest."""
         return self.events(run_dir), ""
 
     def control(self, run_dir: Path) -> Control | None:
         """``trainer_control.read_control``."""
-        if run_dir not in self._controls:
-            self._controls[run_dir] = _read_control(run_dir)
-        return self._controls[run_dir]
+        return self.disk.parsed(f"{run_dir}/control.json", lambda: _read_control(run_dir), None)
 
-    def control_changed(self, run_dir: Path) -> None:
-        self._controls.pop(run_dir, None)
+    def last_lines(self, attempt_dir: Path | str) -> list[dict[str, Any]]:
+        """``trainer_lines.last_lines``."""
+        return self.disk.parsed(f"{attempt_dir}/trainer.jsonl", lambda: _last_lines(Path(attempt_dir)), [])
 
-    def last_lines(self, attempt_dir: Path) -> list[dict[str, Any]]:
-        """``trainer_lines.last_lines``; trainers only append."""
-        try:
-            size = os.stat(f"{attempt_dir}/trainer.jsonl").st_size
-        except FileNotFoundError:
-            return []
-        known = self._lines.get(attempt_dir)
-        if known is None or known[0] != size:
-            known = self._lines[attempt_dir] = size, _last_lines(attempt_dir)
+    def record(self, path: Path | str, kind: type[R]) -> R | None:
+        """``attempt_files.read_record``; a file is always asked for as the same kind."""
+        return self.disk.parsed(str(path), lambda: _read_record(Path(path), kind), None)
+
+    def checkpoints(self, folder: Path) -> list[Checkpoint]:
+        """``checkpoints.complete_checkpoints``."""
+        changes = self.disk.changes(folder)
+        known = self._checkpoints.get(folder)
+        if known is None or known[0] != changes:
+            known = self._checkpoints[folder] = changes, _complete_checkpoints(folder)
         return known[1]
 
 
-def fold_known(events: list[journal.Event]) -> Run | None:
+def fold_known(events: list[Event]) -> Run | None:
     """``core.fold.fold``, of a journal that ``Memory`` has folded already."""
     return events.run if isinstance(events, Events) else fold(events)

@@ -6,31 +6,25 @@ import argparse
 import gc
 import multiprocessing
 import os
-import shutil
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from simulation.campaign import Campaign
 from simulation.rest import settle
 from simulation.schedule import Schedule, draw_schedule
-from simulation.seams import workplace, world_of
-from simulation.world import World
+from simulation.seams import seams, world_of
 
 SHOWN_AT_MOST = 3
 
 
 def run_schedule(
-    schedule: Schedule, root: Path, trace: Callable[[str], None] | None = None, struck: Counter[str] | None = None,
+    schedule: Schedule, trace: Callable[[str], None] | None = None, struck: Counter[str] | None = None,
 ) -> str:
-    """'' if everything held, else what did not. Faults that struck are counted in ``struck``."""
-    repository = root / "repo"
-    shutil.rmtree(repository, ignore_errors=True)
-    repository.mkdir(parents=True)
-    with world_of(World(repository=repository, seed=schedule.seed)) as world:
+    """'' if everything held, else what did not; within ``seams``. Faults that struck are counted in ``struck``."""
+    with world_of(schedule.seed) as world:
         try:
             campaign = Campaign(schedule, world, trace=trace)
             campaign.play()
@@ -44,12 +38,12 @@ def run_schedule(
     return ""
 
 
-def shorten(schedule: Schedule, root: Path, complaint: str) -> Schedule:
+def shorten(schedule: Schedule, complaint: str) -> Schedule:
     """Steps left out, then faults, as long as it still goes wrong in the same way."""
     kind = complaint.partition(":")[0]
 
     def still(shorter: Schedule) -> bool:
-        return run_schedule(shorter, root).startswith(kind)
+        return run_schedule(shorter).startswith(kind)
 
     size = max(1, len(schedule.steps) // 2)
     while True:
@@ -72,9 +66,9 @@ def run_many(first: int, count: int, stride: int, failures_at_most: int) -> tupl
     ran = 0
     gc.freeze()
     gc.set_threshold(100_000)
-    with workplace() as root:
+    with seams():
         for seed in range(first, first + count * stride, stride):
-            complaint = run_schedule(draw_schedule(seed), root, struck=struck)
+            complaint = run_schedule(draw_schedule(seed), struck=struck)
             ran += 1
             if complaint:
                 failed.append((seed, complaint))
@@ -85,17 +79,17 @@ def run_many(first: int, count: int, stride: int, failures_at_most: int) -> tupl
 
 def tell(seed: int) -> None:
     """One schedule, shortened, with all that happened in it."""
-    with workplace() as root:
+    with seams():
         schedule = draw_schedule(seed)
-        complaint = run_schedule(schedule, root)
+        complaint = run_schedule(schedule)
         if not complaint:
             print(f"seed {seed}: everything held")
             return
-        schedule = shorten(schedule, root, complaint)
+        schedule = shorten(schedule, complaint)
         print(f"--- seed {seed}, shortened to {len(schedule.steps)} steps; runs {schedule.runs}")
         for step in schedule.steps:
             print(f"    {step!r},")
-        print(run_schedule(schedule, root, trace=print))
+        print(run_schedule(schedule, trace=print))
 
 
 def main() -> int:

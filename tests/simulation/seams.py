@@ -1,35 +1,34 @@
 """How the production code is put on a simulated world.
 
-fsync costs nothing; each call that changes something on disk is an instant at which an actor may be killed, in the middle of
-what it writes too; locks know which descriptor holds them (all actors live in one process here); a host's boot id and its
-processes are the simulated ones. What is replaced stands in one list, in ``seams``.
+The disk is one in memory (``disk``), and fsync costs nothing; each call that changes something on it is an instant at which
+an actor may be killed, in the middle of what it writes too; locks know which descriptor holds them (all actors live in one
+process here); a host's boot id and its processes are the simulated ones. What is replaced stands in one list, in ``seams``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import functools
 import itertools
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
 from simulation import memory, supervisor
+from simulation.disk import Disk
 from simulation.supervisor import Killed
 from simulation.world import World
 
-from orchestrator import folders, journal, records, trainer_control
-from orchestrator.attempt import take, trainer, witness
-from orchestrator.control import act, observe, passes, ports
-from orchestrator.core import script
-from orchestrator.core.observation import Control
+from orch_trainer import fence
+from orchestrator import checkpoints, folders, journal, trainer_control
+from orchestrator.attempt import papers, take, trainer, witness
+from orchestrator.control import observe, ports
 from orchestrator.model import JobSighting
 
+_DISK = Disk()
 _world: World | None = None
 
 
@@ -38,31 +37,21 @@ def _here() -> World:
     return _world
 
 
-@contextlib.contextmanager
-def world_of(world: World) -> Iterator[World]:
-    global _world
-    _world = world
-    try:
-        yield world
-    finally:
-        _world = None
-
-
 # --- the operating system ---------------------------------------------------------------------------------------------------
 
 
 def _instant_before(name: str) -> Any:
-    call = getattr(os, name)
+    call = getattr(_DISK, name)
 
-    def changed(*given: Any, **more: Any) -> Any:
+    def changed(*given: Any) -> Any:
         _here().instant()
-        return call(*given, **more)
+        return call(*given)
     return changed
 
 
 def _torn_before(name: str) -> Any:
     """As above; killed there, half of the data, or all but its end, may have been written."""
-    call = getattr(os, name)
+    call = getattr(_DISK, name)
 
     def changed(descriptor: int, data: bytes, *more: int) -> Any:
         world = _here()
@@ -82,7 +71,7 @@ def _unlink(path: Any) -> None:
     """What a killed one would have tidied up stays."""
     actor = _here().actor
     if actor is None or not actor.dead:
-        os.unlink(path)
+        _DISK.unlink(path)
 
 
 def _getpid() -> int:
@@ -97,28 +86,27 @@ _numbers = itertools.count()
 def _mkstemp(*, prefix: str, dir: Path) -> tuple[int, str]:
     _here().instant()
     path = f"{dir}/{prefix}{next(_numbers)}"
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), path
+    return _DISK.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), path
 
 
-_DISK = SimpleNamespace(**{
-    **vars(os), "fsync": lambda descriptor: None, "write": _torn_before("write"), "pwrite": _torn_before("pwrite"),
-    **{name: _instant_before(name) for name in ("ftruncate", "replace", "link")}, "unlink": _unlink, "getpid": _getpid})
+_QUIET = SimpleNamespace(**{
+    **{name: value for name, value in vars(os).items() if name.startswith("O_")},
+    **{name: getattr(_DISK, name) for name in (
+        "open", "close", "fstat", "pread", "write", "pwrite", "ftruncate", "fdopen", "listdir", "rename", "replace", "link",
+        "unlink", "stat")},
+    "fsync": lambda descriptor: None, "chmod": lambda path, mode: None, "getpid": _getpid})
+_OS = SimpleNamespace(**{
+    **vars(_QUIET), "write": _torn_before("write"), "pwrite": _torn_before("pwrite"),
+    **{name: _instant_before(name) for name in ("ftruncate", "replace", "link")}, "unlink": _unlink})
+_ON_PATHS = {
+    "read_text": _DISK.read_text, "read_bytes": _DISK.read_bytes, "write_text": _DISK.write_text, "open": _DISK.open_file,
+    "stat": _DISK.stat, "exists": _DISK.exists, "is_dir": _DISK.is_dir, "mkdir": _DISK.mkdir, "unlink": _DISK.unlink,
+    "iterdir": _DISK.iterdir}
 
 
-def _inode(descriptor: int) -> int:
-    try:
-        return os.fstat(descriptor).st_ino
-    except OSError:
-        return 0                       # closed since: it holds nothing
-
-
-def _read_text(path: Path, encoding: str | None = None, errors: str | None = None) -> str:
-    """At one stroke: what is read here is small."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, 1 << 20).decode(encoding or "utf-8", errors or "strict")
-    finally:
-        os.close(descriptor)
+def _method(call: Any) -> Any:
+    """A bound method would not be given the path."""
+    return lambda path, *given, **more: call(path, *given, **more)
 
 
 class _Locks:
@@ -130,11 +118,11 @@ class _Locks:
         self._held: dict[int, int] = {}
 
     def lockf(self, descriptor: int, flags: int) -> None:
-        inode = os.fstat(descriptor).st_ino
-        holder = self._held.get(inode)
-        if holder is not None and holder != descriptor and _inode(holder) == inode:
+        file = _DISK.number_of(descriptor)
+        holder = self._held.get(file)
+        if holder is not None and holder != descriptor and _DISK.number_of(holder) == file:
             raise BlockingIOError(errno.EAGAIN, "held")
-        self._held[inode] = descriptor
+        self._held[file] = descriptor
 
 
 class _Time:
@@ -161,7 +149,7 @@ class _Commands:
 
 # --- what is watched --------------------------------------------------------------------------------------------------------
 
-_append, _write_control = journal.LockedJournal.append, trainer_control.write_control
+_append = journal.LockedJournal.append
 
 
 def _append_and_tell(self: journal.LockedJournal, event: str, **context: Any) -> journal.Event:
@@ -170,36 +158,32 @@ def _append_and_tell(self: journal.LockedJournal, event: str, **context: Any) ->
     return entry
 
 
-def _write_and_forget(run_dir: Path, control: Control) -> None:
-    try:
-        _write_control(run_dir, control)
-    finally:
-        _here().memory.control_changed(run_dir)
-
-
 @contextlib.contextmanager
 def seams() -> Iterator[None]:
     """Put simulated worlds under the production code of this process, until left."""
-    key = functools.cache(script.repository_key)
     changes: list[tuple[Any, str, Any]] = [
-        *((module, "os", _DISK) for module in (folders, journal, trainer_control, take)),
+        *((module, "os", _OS) for module in (folders, journal, trainer_control, take)),
+        *((module, "os", _QUIET) for module in (checkpoints, fence, observe, papers, ports, supervisor)),
+        *((Path, name, _method(call)) for name, call in _ON_PATHS.items()),
+        *((module, "open", _DISK.open_file) for module in (supervisor, trainer)),
         (folders, "tempfile", SimpleNamespace(mkstemp=_mkstemp)),
         *((module, "fsync_folder", lambda folder: None) for module in (folders, take)),
-        (journal, "fcntl", _Locks()), (journal, "time", _Time()),
+        *((module, "fcntl", _Locks()) for module in (fence, journal, take)), (journal, "time", _Time()),
         (journal.LockedJournal, "append", _append_and_tell),
         # pure, and asked again and again
-        (PurePath, "__truediv__", functools.cache(PurePath.__truediv__)), (Path, "read_text", _read_text),
-        (records, "fields", functools.cache(dataclasses.fields)),
+        (PurePath, "__truediv__", functools.cache(PurePath.__truediv__)),
         *((folders, name, functools.cache(getattr(folders, name))) for name in ("run_dir", "attempt_dir", "checkpoint_dir")),
         (journal, "journal_path", functools.cache(journal.journal_path)),
-        *((module, "repository_key", key) for module in (script, observe, passes)),
         # read once: see ``memory``
         (journal, "read", lambda run_dir: _here().memory.read(run_dir)),
         *((module, "fold", memory.fold_known) for module in (ports, witness)),
         *((module, "read_control", lambda run_dir: _here().memory.control(run_dir))
           for module in (observe, trainer, supervisor)),
-        (act, "write_control", _write_and_forget),
         (observe, "last_lines", lambda folder: _here().memory.last_lines(folder)),
+        *((module, "read_record", lambda path, kind: _here().memory.record(path, kind))
+          for module in (observe, take, witness)),
+        *((module, "complete_checkpoints", lambda folder: _here().memory.checkpoints(folder))
+          for module in (checkpoints, supervisor)),
         # a supervisor's machine
         (take, "boot_id", lambda: _here().machine.boot),  # type: ignore[union-attr]
         (take, "start_of", lambda pid: pid), (take, "pid_namespace", lambda: ""),
@@ -209,19 +193,27 @@ def seams() -> Iterator[None]:
         *((module, "nothing_there", lambda run_dir, start: _here().nothing_there(run_dir, start))
           for module in (witness, observe)),
     ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    missing = object()
+    before = [(owner, name, vars(owner).get(name, missing)) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)
     try:
         yield
     finally:
         for owner, name, value in before:
-            setattr(owner, name, value)
+            if value is missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 @contextlib.contextmanager
-def workplace() -> Iterator[Path]:
-    """A folder in memory, and the seams."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="orch-simulation-", dir=base) as name, seams():
-        yield Path(name)
+def world_of(seed: int) -> Iterator[World]:
+    """A world with an empty disk; within ``seams``."""
+    global _world
+    _DISK.wipe()
+    _world = made = World(disk=_DISK, seed=seed)
+    try:
+        yield made
+    finally:
+        _world = None

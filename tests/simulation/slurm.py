@@ -8,6 +8,7 @@ nodes and of the site (node down, requeue, preemption, lost state) are.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Mapping
@@ -327,6 +328,7 @@ class SimulatedSlurm:
         return "Dependency" if job.dependency else "Resources"
 
 
+@functools.lru_cache(maxsize=8)
 def read_options(script: str) -> dict[str, str]:
     """The ``#SBATCH`` lines of a script, as sbatch reads them."""
     options: dict[str, str] = {}

@@ -12,8 +12,7 @@ import pytest
 from simulation.campaign import Campaign
 from simulation.run import run_schedule
 from simulation.schedule import READS, SUBMITS, Faults, Schedule, Step, draw_schedule
-from simulation.seams import workplace, world_of
-from simulation.world import World
+from simulation.seams import seams, world_of
 
 from orchestrator import folders
 from orchestrator.journal import read
@@ -55,7 +54,7 @@ def test_a_schedule_can_be_typed_in_as_it_is_told() -> None:
 def play() -> Iterator[Callable[..., list[str]]]:
     """Run these steps for a run called a; the names of the events that its journal then has."""
     def run(seed: int, *steps: Step) -> list[str]:
-        with workplace() as root, world_of(World(repository=root / "repo", seed=seed)) as world:
+        with seams(), world_of(seed) as world:
             Campaign(Schedule(seed, ONE_RUN, steps), world).play()
             return [event["event"] for event in read(folders.run_dir(world.repository, "a"))[0]]
     yield run
@@ -63,8 +62,8 @@ def play() -> Iterator[Callable[..., list[str]]]:
 
 def held(*steps: Step) -> str:
     """'' if every invariant held, and the run came to rest when the faults stopped."""
-    with workplace() as root:
-        return run_schedule(Schedule(0, ONE_RUN, steps), root)
+    with seams():
+        return run_schedule(Schedule(0, ONE_RUN, steps))
 
 
 def test_an_sbatch_is_lost_only_when_a_squeue_a_minute_after_it_did_not_know_it(play: Callable[..., list[str]]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from simulation.disk import Disk
 from simulation.memory import Memory
 from simulation.schedule import AT_SQUEUE, NONE, Faults, Plan, Step, draw_plan, draw_taking_kill
 from simulation.slurm import Job, SimulatedSlurm
@@ -56,8 +57,9 @@ class Actor:
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    repository: Path
+    disk: Disk
     seed: int
+    repository: Path = Path("/simulated/repo")
     now: float = BEGAN_AT
     target_steps: int = 150
     calm: bool = False                 # no mishap strikes a start from now on
@@ -69,7 +71,7 @@ class World:
     actor: Actor | None = None         # who acts just now
     machine: Process | None = None     # whose code runs just now
     struck: Counter[str] = field(default_factory=Counter)      # faults by kind, where they took effect
-    memory: Memory = field(default_factory=Memory)
+    memory: Memory = None  # type: ignore[assignment]
     truths: Truths = None  # type: ignore[assignment]
     slurm: SimulatedSlurm = None  # type: ignore[assignment]
     _heap: list[tuple[float, int, int, Process]] = field(default_factory=list)
@@ -80,7 +82,8 @@ class World:
     def __post_init__(self) -> None:
         self.hosts = {name: Host(name, f"{name}-boot-0") for name in ("n1", "n2")}
         self.slurm = SimulatedSlurm(self, nodes=tuple(self.hosts), now=self.now)
-        self.truths = Truths(self)
+        self.truths, self.memory = Truths(self), Memory(self.disk)
+        self.disk.mkdir(self.repository, parents=True)
 
     # --- time -----------------------------------------------------------------------------------------------------------
 
