@@ -8,6 +8,7 @@
     ├─ SlurmError
     │   ├─ SlurmUnreachable      5    try again; the daemon backs off and says so once
     │   └─ SubmissionRejected    6    Slurm said no; its words are shown as they are
+    │       └─ NoRoom            6    no for now: a limit on the number of jobs is reached
     ├─ StorageError              7    not enough space, not writable, checkpoint unreadable
     ├─ JournalError              8    damaged beyond the last line, newer schema
     │   └─ RunLocked             8    another process holds the run's lock; a pass leaves the run for the next one
@@ -67,6 +68,10 @@ class SubmissionRejected(SlurmError):
     """Slurm answered and said no; its own words are the message."""
 
     exit_code = 6
+
+
+class NoRoom(SubmissionRejected):
+    """Slurm said no for now: as many jobs are submitted as may be. There is room again when one of them has ended."""
 
 
 class StorageError(OrchError):

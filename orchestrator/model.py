@@ -160,6 +160,7 @@ class Submission:
     dependency: str = ""               # as Slurm was last asked for it
     held: bool = False                 # held in Slurm by us
     reason: str = ""                   # why it was rejected or dropped
+    for_now: bool = False              # rejected because as many jobs were submitted as may be
     queued_at: float | None = None     # Slurm gave its job id
     dropped_at: float | None = None
     stood_down_at: float | None = None  # it started, and its gate gave no leave
@@ -228,6 +229,7 @@ class Run:
     released_sequence: int = -1        # endings before it no longer count against the run
     events: int = 0
     requests: dict[str, float] = field(default_factory=dict)  # what Slurm was last asked to do, and when
+    unanswered: frozenset[str] = frozenset()  # those of which nobody knows whether they arrived
     adjusted_sequence: int = -1        # endings before it have had their consequence for memory or lead
     interval: dict[str, object] = field(default_factory=dict)  # the latest `interval` event: T* and what it came from
 

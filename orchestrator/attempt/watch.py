@@ -253,6 +253,10 @@ class Watch:
     def _settle_at_the_end(self) -> None:
         """A trainer that stopped at once must not leave the cause at a first guess: scancel reaches the steps first and looks
         like a preemption until the batch process hears it too."""
+        self.log.read()
+        if self.outcome.notice is None and self.log.last_word == "stopped" and (control := stop_asked(self._run_dir)):
+            self._heard.control = control  # its trainer read that before we did
+            self.outcome.notice, self.outcome.notice_at = "cancel", self._clock()
         if self.outcome.notice is None or self._settled:
             return
         while (self.outcome.notice in ("preempt", "signal") and not self._heard.both

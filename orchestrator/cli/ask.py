@@ -80,10 +80,8 @@ def cancel(tag: str, now: bool, as_json: bool) -> None:
     ports, _ = open_ports(any_config=True)
     run = requests.cancel(ports, tag, now=now)
     publish_state(ports)
-    waiting = [] if as_json or run.phase == Phase.FINISHED else requests.dependents(ports, tag)
-    if run.phase == Phase.FINISHED:
-        sentence = f"{tag} is finished; nothing was cancelled"
-    elif run.phase == Phase.CANCELLED:
+    waiting = [] if as_json else requests.dependents(ports, tag)
+    if run.phase == Phase.CANCELLED:
         sentence = f"{tag} is cancelled"
     else:
         sentence = f"{tag} is being cancelled" + ("" if now else ": it saves first") + \

@@ -104,8 +104,12 @@ def down_command(folder: Path | None) -> None:
       orch cluster down
       orch cluster down --folder /tmp/try
     """
-    ended = cluster.down(_folder(folder))
-    click.echo(f"ended {ended} process{'es' if ended != 1 else ''}" if ended else "nothing was running")
+    place = _folder(folder)
+    if folder is None and place.exists() and Path.cwd() != place.parent.parent:
+        raise UserError(f"this is not the folder of the private Slurm: that is {place}",
+                        hint=f"`orch cluster down --folder {place}` ends it, with its running jobs")
+    ended = cluster.down(place)
+    click.echo(f"ended {ended} process{'es' if ended != 1 else ''} of {place}" if ended else "nothing was running")
 
 
 def _folder(given: Path | None) -> Path:

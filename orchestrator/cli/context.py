@@ -42,6 +42,27 @@ def slurm_conf(repository: Path, config: Config | None) -> Path | None:
     return private if private.exists() else None
 
 
+def _private_folder(conf: str) -> Path | None:
+    """The folder of the private cluster that this slurm.conf belongs to."""
+    folder = Path(conf).parent.parent
+    return folder if conf and (folder / "cluster.json").exists() else None
+
+
+def _how_to_start(repository: Path, folder: Path | None) -> str:
+    if folder is None:
+        return ""
+    where = "" if folder == repository / ".orch" / "cluster" else f" --folder {folder}"
+    return f"if its private Slurm is down, `orch cluster up{where}` starts it again"
+
+
+def _say_if_another(repository: Path, config: Config) -> None:
+    """SLURM_CONF, left in the shell by work in another repository, goes before this repository's own private Slurm."""
+    own, given = repository / ".orch" / "cluster" / "etc" / "slurm.conf", os.environ.get("SLURM_CONF", "")
+    if config.slurm_conf is None and given and own.exists() and not own.samefile(given if Path(given).exists() else "/"):
+        click.echo(f"orch: asking the Slurm of SLURM_CONF={given}, not this repository's own; `unset SLURM_CONF` asks that",
+                   err=True)
+
+
 def open_ports(repository: Path | None = None, *, any_config: bool = False) -> tuple[Ports, Config]:
     """The world of this repository, by default the one that we stand in. ``any_config``: for commands about runs that exist,
     which must work while orch.yaml is wrong."""
@@ -49,7 +70,7 @@ def open_ports(repository: Path | None = None, *, any_config: bool = False) -> t
     from orchestrator.control.ports import Ports
     from orchestrator.slurm.commands import SlurmCommands
 
-    repository = repository or find_repository()
+    asked, repository = repository is None, repository or find_repository()
     try:
         config = load_config(repository)
     except ConfigError as error:
@@ -57,10 +78,13 @@ def open_ports(repository: Path | None = None, *, any_config: bool = False) -> t
             raise
         click.echo(f"orch: {error.message}; going on with defaults", err=True)
         config = default_config(repository)
+    if asked:
+        _say_if_another(repository, config)
     conf = slurm_conf(repository, config)
     name = str(conf or os.environ.get("SLURM_CONF") or "")
+    hint = _how_to_start(repository, _private_folder(name))
     return Ports(
-        repository=repository, slurm=SlurmCommands(conf=conf, timeout_s=config.slurm_timeout_s),
+        repository=repository, slurm=SlurmCommands(conf=conf, timeout_s=config.slurm_timeout_s, hint=hint),
         slurm_name="" if name == SYSTEM_CONF else name, policy=config.policy, notify=config.notify,
         clock=time.time,
         new_id=lambda: secrets.token_hex(6)), config

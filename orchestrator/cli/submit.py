@@ -62,3 +62,6 @@ def submit(
         click.echo(f"{tag}: job {jobs[0] if jobs else '?'} queued"
                    + (f", its successor {jobs[1]} behind it" if len(jobs) > 1 else "")
                    + f"; `orch status {tag}`, `orch logs -f {tag}`")
+        last = result.run.submissions[-1]
+        if last.state == "rejected":
+            click.echo(f"      no successor ahead, since Slurm refused it: {last.reason}", err=True)

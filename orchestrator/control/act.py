@@ -15,8 +15,8 @@ from orchestrator.control.ports import Ports
 from orchestrator.core import decide as do
 from orchestrator.core.observation import Observation
 from orchestrator.core.reliability import interval_in_force_s
-from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs
-from orchestrator.errors import SlurmUnreachable, SubmissionRejected
+from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs, job_name
+from orchestrator.errors import NoRoom, SlurmUnreachable, SubmissionRejected
 from orchestrator.journal import LockedJournal
 from orchestrator.model import JobSeen, Run
 from orchestrator.slurm.fields import gres_counts
@@ -37,8 +37,7 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
         case do.QueueAttempt():
             return _queue(action, run, seen, journal, ports)
         case do.CancelJob(job_id=job_id):
-            journal.append("asked", kind="cancel", job_id=job_id, why=action.why)
-            ports.slurm.cancel(job_id)
+            _cancel(job_id, action.why, journal, ports)
             return _look_again(run, seen, job_id, ports)
         case do.PauseJob(submission_id=submission_id, job_id=job_id):
             _hold(job_id, submission_id, action.why, journal, ports)
@@ -60,6 +59,13 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
     return seen
 
 
+def _cancel(job_id: str, why: str, journal: LockedJournal, ports: Ports) -> None:
+    """A scancel that may not have arrived keeps the run under observation, also when it is over, until Slurm has answered."""
+    journal.append("asked", kind="cancel", job_id=job_id, why=why, awaited=True)
+    ports.slurm.cancel(job_id)
+    journal.append("answered", kind="cancel", job_id=job_id)
+
+
 def _hold(job_id: str, submission_id: str, why: str, journal: LockedJournal, ports: Ports) -> None:
     """Noted before it is done, since nothing releases a job that is held and not known to be; to release one that is not held
     does no harm, and one that starts although it was to be held stands down at its gate."""
@@ -75,8 +81,7 @@ def _withdraw(action: do.Withdraw, run: Run, seen: Observation, journal: LockedJ
     seen = _look_again(run, seen, job_id, ports)
     job = seen.jobs.get(action.submission_id)
     if job is not None and job.state == "PENDING":
-        journal.append("asked", kind="cancel", job_id=job_id, why=action.why)
-        ports.slurm.cancel(job_id)
+        _cancel(job_id, action.why, journal, ports)
         return _look_again(run, seen, job_id, ports)
     journal.append("asked", kind="release", job_id=job_id, why="it has started meanwhile")
     ports.slurm.release(job_id)
@@ -119,10 +124,11 @@ def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: Locked
     try:
         job_id = ports.slurm.submit(script, run.spec.environment)
     except SubmissionRejected as error:
-        journal.append("rejected", submission_id=submission_id, reason=error.message)
+        for_now = {"for_now": True} if isinstance(error, NoRoom) else {}
+        journal.append("rejected", submission_id=submission_id, reason=error.message, **for_now)
         return seen
     journal.append("queued", submission_id=submission_id, job_id=job_id)
-    job = _read_back(run, job_id, action, journal, ports)
+    job = _read_back(run, submission_id, job_id, action, journal, ports)
     if job is None or job.state in ENDED_STATES:  # what was seen in its folder is older: nothing is to be concluded from both
         return replace(seen, silent=f"job {job_id} was submitted and " + (
             "could not be read back" if job is None else "has ended already"))
@@ -130,19 +136,33 @@ def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: Locked
 
 
 def _read_back(
-    run: Run, job_id: str, action: do.QueueAttempt, journal: LockedJournal, ports: Ports,
+    run: Run, submission_id: str, job_id: str, action: do.QueueAttempt, journal: LockedJournal, ports: Ports,
 ) -> JobSeen | None:
-    """What Slurm made of the submission. A submit plugin may have dropped the GPU or the dependency."""
+    """What Slurm made of the submission. A submit plugin may have dropped the GPU, the dependency or the comment."""
     try:
         job = ports.slurm.job(job_id)
+        if job is not None and submission_id not in jobs_of(run, (job,)):
+            _disown(run, submission_id, job, journal, ports)
+            return None
         problem = _difference(run, job, action, ports) if job is not None else ""
     except SlurmUnreachable:
         return None  # the next pass sees it
     if problem:
-        journal.append("asked", kind="cancel", job_id=job_id, why=problem)
-        ports.slurm.cancel(job_id)
         journal.append("held", by="orch", reason=f"job {job_id} was cancelled: {problem}")
+        _cancel(job_id, problem, journal, ports)
     return job
+
+
+def _disown(run: Run, submission_id: str, job: JobSeen, journal: LockedJournal, ports: Ports) -> None:
+    """Without its comment no squeue would tell it from others: it would be taken for lost, and submitted again for ever. It
+    is cancelled only if it bears the name that it was just submitted with; the id may be another job's."""
+    named = job.name == job_name(run.spec)
+    why = (f"Slurm's record of it has {job.comment[:80]!r} for the comment by which orch knows its jobs; a submit plugin may "
+           "have replaced it: ask the site's administrators to leave comments that begin with orch/ as they are")
+    journal.append("dropped", submission_id=submission_id, why="replaced", reason=why)
+    journal.append("held", by="orch", reason=f"job {job.job_id}{' was cancelled' if named else ''}: {why}")
+    if named:
+        _cancel(job.job_id, why, journal, ports)
 
 
 def _difference(run: Run, job: JobSeen, action: do.QueueAttempt, ports: Ports) -> str:

@@ -72,7 +72,7 @@ class Daemon:
     silent_since: float | None = None
     failures: int = 0
     said: dict[str, str] = field(default_factory=dict)
-    awaited: dict[Path, int] = field(default_factory=dict)  # records, as they were when the last pass had looked
+    awaited: dict[Path, int] = field(default_factory=dict)  # records, as they were before the last pass looked
 
     def run(self, sleep: Callable[[float], None], stopping: Callable[[], bool], asked: Callable[[], bool]) -> None:
         """Passes until ``stopping()``; one at once when somebody has ``asked()`` for it."""
@@ -111,10 +111,12 @@ class Daemon:
 
     def one_pass(self) -> PassReport:
         """One pass over everything; what it did and could not do is said, each trouble once."""
+        before = {path: _written(path) for path in self.awaited}
         report = self._pass()
         if report is None:
             return PassReport(runs=(), snapshot=None)
-        self.awaited = records_awaited(self.ports.repository, report)  # at once: what comes from now on wakes the next pass
+        # what was written while the pass was at it wakes the next one, as what comes from now on does
+        self.awaited = {path: before.get(path, 0) for path in records_awaited(self.ports.repository, report)}
         self._note_silence(report)
         for run in report.runs:
             for line in run.lines:
@@ -179,8 +181,12 @@ def records_awaited(repository: Path, report: PassReport) -> dict[Path, int]:
         awaited = [(s.number, "start.json") for s in run.waiting] + ([(run.live.number, "end.json")] if run.live else [])
         for number, name in awaited:
             path = folders.attempt_dir(folders.run_dir(repository, run.spec.tag), number) / name
-            try:
-                written[path] = path.stat().st_mtime_ns
-            except OSError:
-                written[path] = 0
+            written[path] = _written(path)
     return written
+
+
+def _written(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

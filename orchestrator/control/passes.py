@@ -58,7 +58,7 @@ class PassReport:
 
 
 # For so long after a submission was given up Slurm is still looked at for its job: an old answer may have hidden it. And for
-# so long after it was asked for anything last: a scancel may never have arrived.
+# so long after it was asked for anything last; for a scancel that was not answered, until it is.
 STRAYS_FOR_S = 600.0
 
 
@@ -66,7 +66,8 @@ def settled(run: Run, now: float) -> bool:
     """Nothing can happen to this run until a person asks for something."""
     given_up = any(s.dropped_at is not None and now - s.dropped_at < STRAYS_FOR_S for s in run.submissions)
     asked = any(now - at < STRAYS_FOR_S for at in run.requests.values())
-    return run.live is None and not run.waiting and not given_up and not asked and (run.over or run.phase == "held")
+    idle = run.live is None and not run.waiting and not run.unanswered
+    return idle and not given_up and not asked and (run.over or run.phase == "held")
 
 
 def pass_over_all(ports: Ports, beat: Callable[[], None] = lambda: None) -> PassReport:
@@ -160,7 +161,7 @@ def _settle(ports: Ports, run: Run, snapshot: Snapshot, locked: journal.LockedJo
             seen, run = informed, _note_news(run, informed, policy, locked, ports, say)
         actions = do.decide(run, seen, policy, ports.clock())
         seen = _act_on(actions, run, seen, locked, ports, say)
-        before, run = run, _grown(run, locked)
+        before, run = run, _grown(run, locked, say)
         if run is before:
             return run
     raise AssertionError(f"{run.spec.tag} does not settle: {actions}")
@@ -181,9 +182,11 @@ def _note_news(
     raise AssertionError(f"{run.spec.tag}: news without end: {facts}")
 
 
-def _grown(run: Run, locked: journal.LockedJournal) -> Run:
-    """The run after what has been appended since; itself if nothing was."""
+def _grown(run: Run, locked: journal.LockedJournal, say: Callable[[Line], None] = lambda line: None) -> Run:
+    """The run after what has been appended since; itself if nothing was. What Slurm refused, and why it was held, is said."""
     for event in locked.take_appended():
+        if event["event"] in ("rejected", "held"):
+            say(Line(describe(event), event["event"], {key: event[key] for key in event if key not in ("event", "t")}))
         grown = apply(run, event)
         assert grown is not None
         run = grown
@@ -222,6 +225,11 @@ def verb(action: do.Action) -> str:
             return "wait"
 
 
+def _refusal(event: journal.Event) -> str:
+    room = "; there is room when another job has ended" if event.get("for_now") else ""
+    return f"Slurm refused it: {event['reason']}{room}"
+
+
 def describe(event: journal.Event) -> str:
     """One line for a log."""
     match event["event"]:
@@ -237,6 +245,12 @@ def describe(event: journal.Event) -> str:
             return "finished"
         case "held":
             return f"held: {event.get('reason', '')}"
+        case "requeued":
+            return f"job {event['job_id']} was put back into the queue, by the site or by somebody: it waits again"
+        case "answered":
+            return f"job {event['job_id']} is gone: it need not be asked to {event['kind']} any more"
+        case "rejected":
+            return _refusal(event)
         case "interval":
             unchanged = " still" if event.get("kept") else ""
             return f"interval: a checkpoint every {format_duration(event['interval_s'])}{unchanged}"

@@ -27,13 +27,19 @@ def release(ports: Ports, tag: str) -> Run:
 
 
 def cancel(ports: Ports, tag: str, *, now: bool) -> Run:
-    """End the run: the successor first, then the live attempt, which saves before it stops unless ``now``."""
-    return _ask(ports, tag, "cancel", lambda run: None, now=now, reason="by hand")
+    """End the run: the successor first, then the live attempt, which saves before it stops unless ``now``. Raises Refused for
+    one that is finished; one that is cancelled already is left as it is."""
+    return _ask(ports, tag, "cancel", _refuse_finished, now=now, reason="by hand")
 
 
 def _refuse_over(run: Run) -> None:
     if run.over or run.phase == Phase.CANCELLING:
         raise Refused(f"{run.spec.tag} is {run.phase}", hint=f"`orch submit {run.spec.tag} --again` continues it later")
+
+
+def _refuse_finished(run: Run) -> None:
+    if run.phase == Phase.FINISHED:
+        raise Refused(f"{run.spec.tag} is finished; nothing was cancelled")
 
 
 def _refuse_unless_held(run: Run) -> None:

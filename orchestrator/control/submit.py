@@ -21,7 +21,7 @@ from orchestrator.control.act import SUPERVISOR, next_number
 from orchestrator.control.passes import reconcile
 from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, tags_with_runs, unknown_tag
 from orchestrator.core.script import batch_script
-from orchestrator.errors import Refused, SlurmUnreachable, SubmissionRejected, UserError
+from orchestrator.errors import NoRoom, Refused, SlurmUnreachable, SubmissionRejected, UserError
 from orchestrator.model import Phase, Run, RunSpec
 from orchestrator.units import parse_size_bytes
 from orchestrator.views.facts import how_to_go_on
@@ -142,6 +142,9 @@ def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
                                hint="`orch daemon` or `orch tick` will queue it when Slurm is back")
     if run.phase == Phase.HELD:
         raise SubmissionRejected(run.phase_reason, hint=f"mend it, then `orch submit {spec.tag} --again`")
+    if run.submissions and run.submissions[-1].for_now and run.live is None and not run.waiting:
+        raise NoRoom(f"{spec.tag} is recorded, and Slurm takes no further job for now: {run.submissions[-1].reason}",
+                     hint="`orch daemon` or `orch tick` queues it when another job has ended")
     return Submitted(run=run, lines=tuple(lines))
 
 

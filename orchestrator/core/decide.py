@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.core.observation import Control, Observation
-from orchestrator.core.recovery import backoff, excluded_nodes, last_chance, last_unsettled
+from orchestrator.core.recovery import backoff, excluded_nodes, last_chance, last_unsettled, turned_away
 from orchestrator.core.reliability import interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
 from orchestrator.model import Attempt, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
@@ -115,7 +115,7 @@ def _active(run: Run, seen: Observation, policy: Policy, now: float) -> list[Act
     actions: list[Action] = [
         ResumeJob(submission_id=s.id, job_id=s.job_id, why="the run was released")
         for s in waiting if s.held and s.job_id is not None and s not in overtaken]
-    actions += _repoint(run, seen)
+    actions += _repoint(run, seen, now)
     actions += _queue(run, seen, policy, now)
     return actions
 
@@ -157,7 +157,7 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
     """At most one sbatch a decision: the next one is decided on what this one came to."""
     live, waiting = run.live, run.waiting
     if live is None and not waiting:
-        blocked = _blocked(seen) or _undecided(run)
+        blocked = _blocked(seen) or _undecided(run) or _no_room(run, policy, now)
         if blocked:
             return [Wait(why=blocked)]
         last = _last_ended(run)
@@ -203,6 +203,11 @@ def _first(run: Run) -> bool:
 # --- waiting behind other runs --------------------------------------------------------------------------------------------
 
 
+def _no_room(run: Run, policy: Policy, now: float) -> str:
+    wait = turned_away(run, policy)
+    return f"Slurm takes no further job for now; asked again {wait.why}" if wait is not None and now < wait.until else ""
+
+
 def _undecided(run: Run) -> str:
     last = last_unsettled(run)
     if last is not None and last.ending == Ending.OUT_OF_MEMORY:
@@ -222,14 +227,19 @@ def _upstream_jobs(run: Run, seen: Observation) -> tuple[str, ...]:
     return (*jobs, *(run.spec.after_jobs if _first(run) else ()))
 
 
-def _repoint(run: Run, seen: Observation) -> list[Action]:
+def _repoint(run: Run, seen: Observation, now: float) -> list[Action]:
     """A dependent follows its upstream's newest attempt, as long as it waits itself."""
     if run.live is not None or not run.waiting:
         return []
     head = run.waiting[0]
     job = seen.jobs.get(head.id)
     wanted = _upstream_jobs(run, seen)
-    if head.job_id is None or job is None or job.state != "PENDING" or not any(not u.over for u in seen.upstream):
+    if head.job_id is None or job is None or job.state != "PENDING":
+        return []
+    if job.reason == "DependencyNeverSatisfied" and _may_ask(run, "repoint", head.job_id, now):
+        return [Repoint(submission_id=head.id, job_id=head.job_id, dependency=dependency(wanted),
+                        why=f"what it waits for ({job.dependency}) can never happen any more")]
+    if not any(not u.over for u in seen.upstream):
         return []
     if frozenset(wanted) <= dependency_jobs(head.dependency):
         return []

@@ -8,13 +8,15 @@ journal is read.
     submit       the first event: what was asked for
     queueing     intent: sbatch is about to be called        -> queued | rejected | lost
     queued       Slurm gave a job id
-    rejected     Slurm said no; nothing is queued
+    rejected     Slurm said no; nothing is queued (for_now: there was no room for one more job)
     lost         the intent never reached Slurm
     repointed    the dependency of a waiting job was changed
-    asked        intent: scancel/scontrol is about to be called (kind, job_id)
+    asked        intent: scancel/scontrol is about to be called (kind, job_id)   -> answered
+    answered     it was called, or is no longer needed
     paused / resumed    a waiting job was held / released in Slurm
     started      a supervisor took an attempt
     ended        an attempt ended, with its ending and the evidence
+    requeued     its job was put back into the queue and waits again
     dropped      a waiting submission is gone without having trained (stood down, cancelled, vanished)
     held, released, cancel, cancelled, finished, reopened    the run's phase
     adjusted     the next attempts ask for more memory or a longer lead, because of an ending
@@ -108,7 +110,7 @@ def _settle(state: SubmissionState, *, only_from: frozenset[SubmissionState]) ->
             return {}
         job_id, at = event.get("job_id", submission.job_id), float(event["t"])
         return _with_submission(run, submission.id, state=state, job_id=None if job_id is None else str(job_id),
-                                reason=str(event.get("reason", "")),
+                                reason=str(event.get("reason", "")), for_now=bool(event.get("for_now")),
                                 queued_at=at if state == SubmissionState.QUEUED else submission.queued_at,
                                 dropped_at=at if state == SubmissionState.DROPPED else None,
                                 stood_down_at=float(event["t"]) if event.get("why") == "stood down" else None)
@@ -138,7 +140,13 @@ def _adjusted(run: Run, event: Event) -> Changes:
 
 
 def _asked(run: Run, event: Event) -> Changes:
-    return {"requests": {**run.requests, f"{event['kind']} {event['job_id']}": float(event["t"])}}
+    request = f"{event['kind']} {event['job_id']}"
+    awaited = {request} if event.get("awaited") else set()  # older journals have no answers
+    return {"requests": {**run.requests, request: float(event["t"])}, "unanswered": run.unanswered | awaited}
+
+
+def _answered(run: Run, event: Event) -> Changes:
+    return {"unanswered": run.unanswered - {f"{event['kind']} {event['job_id']}"}}
 
 
 # --- attempts ---------------------------------------------------------------------------------------------------------
@@ -170,6 +178,14 @@ def _ended(run: Run, event: Event) -> Changes:
     ended = {a.submission_id for a in attempts if a.epoch == epoch} - {a.submission_id for a in attempts if a.live}
     return {"attempts": attempts, "submissions": tuple(
         replace(s, state=SubmissionState.ENDED) if s.id in ended else s for s in run.submissions)}
+
+
+def _requeued(run: Run, event: Event) -> Changes:
+    """The job of an attempt that has ended waits again, and becomes another attempt when it starts."""
+    submission = run.submission(event["submission_id"])
+    if submission is None or submission.state != SubmissionState.ENDED:
+        return {}
+    return _with_submission(run, submission.id, state=SubmissionState.QUEUED, queued_at=float(event["t"]))
 
 
 # --- the run's phase --------------------------------------------------------------------------------------------------
@@ -220,12 +236,14 @@ _UPDATES: dict[str, Callable[[Run, Event], Changes]] = {
     "dropped": _settle(SubmissionState.DROPPED, only_from=_WAITING),
     "repointed": _repointed,
     "asked": _asked,
+    "answered": _answered,
     "adjusted": _adjusted,
     "interval": _interval,
     "paused": _pause(held=True),
     "resumed": _pause(held=False),
     "started": _started,
     "ended": _ended,
+    "requeued": _requeued,
     "held": _held,
     "released": _released,
     "cancel": _cancel,

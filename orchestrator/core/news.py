@@ -19,13 +19,14 @@ from orchestrator.model import (
     Ending,
     JobGone,
     JobSeen,
+    JobSighting,
     Phase,
     Policy,
     Run,
     Submission,
     SubmissionState,
 )
-from orchestrator.states import exit_code_words
+from orchestrator.states import WAITING_STATES, exit_code_words
 
 Fact = dict[str, object]
 
@@ -35,12 +36,13 @@ LOST_AFTER_S = 60.0
 # A job may end before the record that its supervisor wrote can be read here (network file systems).
 RECORD_LAG_S = 15.0
 HEARTBEAT_S = 30.0  # between two beats of a supervisor
+_PUT_BACK = "Slurm put its job back into the queue"
 _RUN_AGAIN = "Slurm started its job anew, as it does when it has lost what it knew of it"
 
 
 def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
     """The next round of facts, [] when the journal knows everything."""
-    for round_ in (_submissions, _starts, _endings, _drops):
+    for round_ in (_submissions, _starts, _endings, _requeued, _answers, _drops):
         facts = list(round_(run, seen, now))
         if facts:
             return facts
@@ -139,15 +141,41 @@ def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Obser
     # the job was run again and stood down, as when slurmctld lost what it knew of the first time
     again = any((s.job_id, s.submission_id) == (attempt.job_id, attempt.submission_id) and s.at > attempt.started_at
                 for s in seen.stood_down)
+    put_back = _waits_again(seen.job(attempt.submission_id), attempt)
     heartbeat = record.heartbeat_at if record else None
     return classify(Evidence(
         # what Slurm says of a job that it ran again is said of the newest execution
-        job=JobGone() if later or again else seen.job(attempt.submission_id), end=end,
+        job=JobGone() if later or again or put_back else seen.job(attempt.submission_id), end=end,
         heartbeat_age_s=now - heartbeat if heartbeat else None,
         checkpoint_step=seen.checkpoint_step, saved_after_notice=record.saved_after_notice if record else False,
         cancel_requested=run.phase == Phase.CANCELLING,
-        nothing_there=_RUN_AGAIN if again else record.nothing_there if record else "",
+        nothing_there=_RUN_AGAIN if again else _PUT_BACK if put_back else record.nothing_there if record else "",
         node_failed=record.node_failed if record else ""))
+
+
+def _waits_again(job: JobSighting, attempt: Attempt) -> bool:
+    """Its job was requeued: it waits as what will be another execution, for two minutes, or until somebody releases it."""
+    return isinstance(job, JobSeen) and job.state in WAITING_STATES and job.restart_count > attempt.restart_count
+
+
+def _requeued(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    """Noted once the attempt has ended for the journal, so that what waits is again among what waits."""
+    for submission in run.submissions:
+        attempts = [a for a in run.attempts if a.submission_id == submission.id]
+        if submission.state == SubmissionState.ENDED and attempts and _waits_again(
+                seen.job(submission.id), max(attempts, key=lambda attempt: attempt.restart_count)):
+            yield {"event": "requeued", "submission_id": submission.id, "job_id": submission.job_id}
+
+
+def _answers(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    """Requests that nobody need send again: their job has ended, or Slurm does not know it."""
+    if seen.silent is not None:
+        return
+    alive = {job.job_id for job in seen.jobs.values() if job.state not in ENDED_STATES}
+    for request in sorted(run.unanswered):
+        kind, _, job_id = request.partition(" ")
+        if job_id not in alive:
+            yield {"event": "answered", "kind": kind, "job_id": job_id}
 
 
 def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections import Counter
@@ -255,11 +256,19 @@ def refused(run: Run) -> str:
     """Slurm's words if it refused the submission that the run now depends on; '' otherwise. A refused *successor* is no
     reason: the next attempt is submitted when the live one has ended."""
     last = run.submissions[-1] if run.submissions else None
-    if last is None or last.state != SubmissionState.REJECTED or run.waiting:
+    if last is None or last.state != SubmissionState.REJECTED or last.for_now or run.waiting:
         return ""
     endings = [a.ended_sequence for a in run.attempts if a.ended_sequence is not None]
     decided_at = max([run.released_sequence, *endings])
     return f"Slurm refused the job: {last.reason}" if last.sequence > decided_at else ""
+
+
+def turned_away(run: Run, policy: Policy) -> Backoff | None:
+    """The wait, doubling, while Slurm has no room for one more job of this run's."""
+    refusals = list(itertools.takewhile(lambda s: s.for_now, reversed(run.submissions)))
+    if not refusals:
+        return None
+    return _wait(run, policy, len(refusals), refusals[0].intended_at, f"no room: {refusals[0].reason}")
 
 
 def _stood_down_in_a_row(run: Run) -> list[float]:

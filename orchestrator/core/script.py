@@ -28,6 +28,10 @@ def repository_key(repository: str) -> str:
     return f"{name}-{zlib.crc32(repository.encode(errors='surrogateescape')):08x}"
 
 
+def job_name(spec: RunSpec) -> str:
+    return f"{spec.tag}@{repository_key(spec.repository)}"
+
+
 def comment(spec: RunSpec, number: int, submission_id: str) -> str:
     """A job's identity: the submission id, with enough words before it to be read by people."""
     return f"{COMMENT_PREFIX}{repository_key(spec.repository)}:{spec.tag}:{number:04d}:{submission_id}"
@@ -65,7 +69,7 @@ def batch_script(
     """The script for one attempt; ``folder`` is the attempt's, ``behind`` the jobs it waits for, ``entry`` the supervisor."""
     profile = spec.profile
     options: list[tuple[str, object]] = [
-        ("job-name", f"{spec.tag}@{repository_key(spec.repository)}"),
+        ("job-name", job_name(spec)),
         ("comment", comment(spec, number, submission_id)),
         ("output", _file_pattern(str(folder / "out.log"))),
         ("open-mode", "append"),

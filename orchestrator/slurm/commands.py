@@ -16,19 +16,21 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from orchestrator.core.observation import NodeSeen
-from orchestrator.errors import SlurmUnreachable, SubmissionRejected
+from orchestrator.errors import NoRoom, SlurmError, SlurmUnreachable, SubmissionRejected
 from orchestrator.model import JobSeen, QueuedJob
 from orchestrator.slurm.fields import (
     SINFO_FORMAT,
     UNIT,
     jobs_option,
-    parse_job_id,
+    parse_cluster,
     parse_jobs,
     parse_nodes,
     parse_queue,
     parse_sinfo,
+    parse_submitted,
     queue_option,
 )
 from orchestrator.slurm.protocol import NodeOffer
@@ -38,8 +40,12 @@ _SILENCE = (
     "unable to contact slurm controller", "socket timed out", "connection refused", "connect failure", "zero bytes were",
     "unexpected message received", "could not establish a configuration source", "slurm backup controller",
     "communication connection failure", "unable to resolve", "authentication", "munge", "rate limit", "try again",
-    "fetch_config", "error receiving", "lost connection",
+    "fetch_config", "error receiving", "lost connection", "incompatible versions", "temporarily unavailable",
 )
+# Words for a limit on how many jobs there may be: of a user, an account, a QOS, or of the controller, whose sbatch tries
+# again for two minutes and is mostly ended before. "job submit limit" stands in the text of every broken policy: no sign.
+_FULL = ("maxsubmit", "submitjob", "job queue full", "unable to accept job", "job creation temporarily")
+_KILLED_S = 2.0
 _TOO_LATE = ("invalid job id", "already completing", "already finished", "already completed", "no longer pending")
 _SCRUBBED = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCONTROL_", "SALLOC_", "SACCT_", "SCANCEL_", "LC_")
 _INSTALL_HINT = ("no Slurm on this machine: `orch cluster up` starts a private one once the distribution's packages are "
@@ -48,10 +54,12 @@ _INSTALL_HINT = ("no Slurm on this machine: `orch cluster up` starts a private o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmCommands:
-    """A Slurm reached by its commands; ``conf`` is the slurm.conf to use, None for the system's own."""
+    """A Slurm reached by its commands; ``conf`` is the slurm.conf to use, None for the system's own. ``hint`` is what helps
+    where it cannot be contacted."""
 
     conf: Path | None = None
     timeout_s: float = 30.0
+    hint: str = ""
 
     def jobs(self, commented: tuple[str, ...] = ("",)) -> list[JobSeen]:
         return self._squeue(f"--user={os.getuid()}", commented)
@@ -80,10 +88,26 @@ class SlurmCommands:
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         answer = self._run("sbatch", "--parsable", str(script), environment=environment)
-        job_id = parse_job_id(answer)
-        if job_id is None:
+        submitted = parse_submitted(answer)
+        if submitted is None:
             raise SlurmUnreachable(f"sbatch printed no job id: {answer.strip()[:200]!r}")
+        job_id, cluster = submitted
+        if cluster and cluster != (ours := self._cluster()):
+            self._take_back(job_id, cluster, ours)
         return job_id
+
+    def _cluster(self) -> str:
+        return parse_cluster(self._run("scontrol", "show", "config"))
+
+    def _take_back(self, job_id: str, cluster: str, ours: str) -> NoReturn:
+        """A job on another cluster is in none of our squeues: it would be taken for lost, and submitted again and again."""
+        try:
+            self._run("scancel", f"--clusters={cluster}", job_id)
+            now = "it was cancelled there"
+        except SlurmError as error:
+            now = f"it could not be cancelled there ({error.message}): scancel --clusters={cluster} {job_id}"
+        raise SubmissionRejected(f"sbatch sent job {job_id} to cluster {cluster}, and orch follows its jobs on {ours} alone; "
+                                 f"{now}", hint="`slurm: {conf: ...}` in orch.yaml names the slurm.conf of another cluster")
 
     def cancel(self, job_id: str) -> None:
         self._change("scancel", job_id)
@@ -112,28 +136,48 @@ class SlurmCommands:
 
     def _run(self, *command: str, environment: Mapping[str, str] | None = None) -> str:
         """stdout of a command; SlurmUnreachable without an answer, SubmissionRejected when Slurm says no."""
-        program = shutil.which(command[0]) or shutil.which(command[0], path="/usr/bin:/usr/local/bin:/opt/slurm/bin")
+        name = command[0]
+        program = shutil.which(name) or shutil.which(name, path="/usr/bin:/usr/local/bin:/opt/slurm/bin")
         if program is None:
-            raise SlurmUnreachable(f"{command[0]} is not installed", hint=_INSTALL_HINT)
-        with subprocess.Popen(
-            [program, *command[1:]], env=self._environment(environment), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        ) as process:
-            try:
-                output, errors = process.communicate(timeout=self.timeout_s)
-            except BaseException as error:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                if isinstance(error, subprocess.TimeoutExpired):
-                    raise SlurmUnreachable(f"{command[0]} gave no answer within {self.timeout_s:g} s") from None
-                raise
-        if process.returncode == 0:
-            return output.decode(errors="replace")
-        message = " ".join(errors.decode(errors="replace").split()) or f"{command[0]} ended with {process.returncode}"
-        if any(words in message.lower() for words in _SILENCE):
-            hint = "" if self.conf or os.environ.get("SLURM_CONF") else _INSTALL_HINT
-            raise SlurmUnreachable(message, hint=hint if "configuration source" in message else "")
+            raise SlurmUnreachable(f"{name} is not installed", hint=_INSTALL_HINT)
+        output, errors, code = self._wait_for(name, [program, *command[1:]], self._environment(environment))
+        if code == 0:
+            return output
+        message = errors or " ".join(output.split())[-300:] or f"{name} ended with {code}"
+        words = message.lower()
+        if any(full in words for full in _FULL):
+            raise NoRoom(message)
+        # one that was killed, or a wrapper that found no command, says nothing of what the controller did
+        if code < 0 or code in (126, 127) or 128 < code < 192 or any(silence in words for silence in _SILENCE):
+            nowhere = "configuration source" in words and not self.conf and not os.environ.get("SLURM_CONF")
+            raise SlurmUnreachable(message, hint=_INSTALL_HINT if nowhere else self.hint)
         raise SubmissionRejected(message)
+
+    def _wait_for(self, name: str, words: list[str], environment: dict[str, str]) -> tuple[str, str, int]:
+        """stdout, stderr on one line, exit code. Past its time the whole process group is killed; one that is stuck in the
+        kernel is left to itself."""
+        try:
+            process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, start_new_session=True)
+        except OSError as error:
+            raise SlurmUnreachable(f"{words[0]} cannot be started: {error.strerror}") from None
+        try:
+            output, errors = process.communicate(timeout=self.timeout_s)
+            return output.decode(errors="replace"), _one_line(errors), process.returncode
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_KILLED_S)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            said = _one_line(error.stderr or b"")
+            told = f"{name} gave no answer within {self.timeout_s:g} s" + (f": {said}" if said else "")
+            raise (NoRoom(told) if any(full in said.lower() for full in _FULL) else SlurmUnreachable(told)) from None
+        finally:
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
     def _environment(self, recorded: Mapping[str, str] | None) -> dict[str, str]:
         """For sbatch exactly the recorded environment, since the job inherits it; for the others the caller's."""
@@ -147,3 +191,7 @@ class SlurmCommands:
         if conf:
             environment["SLURM_CONF"] = conf
         return environment
+
+
+def _one_line(errors: bytes) -> str:
+    return " ".join(errors.decode(errors="replace").split())

@@ -102,13 +102,21 @@ def parse_nodes(text: str) -> list[NodeSeen]:
     return nodes
 
 
-def parse_job_id(stdout: str) -> str | None:
-    """The id from ``sbatch --parsable``: the last line that is ``ID`` or ``ID;CLUSTER``, whatever a site prints before."""
-    for line in reversed(stdout.splitlines()):
-        match = re.fullmatch(r"(\d+)(;\S+)?", line.strip())
-        if match:
-            return match.group(1)
+def parse_submitted(stdout: str) -> tuple[str, str] | None:
+    """Job id and cluster, "" for none, from ``sbatch --parsable``: the last line that is ``ID`` or ``ID;CLUSTER``, whatever a
+    site prints around it. Where a site's sbatch drops the option, Slurm's sentence."""
+    for form in (r"(\d+)(?:;(\S+))?", r"Submitted batch job (\d+)(?: on cluster (\S+))?"):
+        for line in reversed(stdout.splitlines()):
+            match = re.fullmatch(form, line.strip())
+            if match:
+                return match.group(1), match.group(2) or ""
     return None
+
+
+def parse_cluster(text: str) -> str:
+    """ClusterName from ``scontrol show config``, "" where it says none."""
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+    return found.group(1) if found else ""
 
 
 def gres_counts(text: str) -> dict[str, int]:

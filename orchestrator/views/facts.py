@@ -78,6 +78,8 @@ def why_waiting(shown: Shown) -> str:
     run = shown.run
     head = run.waiting[0] if run.waiting else None
     after = f"waits for {', '.join(run.spec.after_tags)}" if run.spec.after_tags and not run.attempts else ""
+    if head is None and run.submissions and run.submissions[-1].for_now:
+        return f"Slurm takes no further job for now: {one_line(run.submissions[-1].reason)}"
     if head is None:
         return after or f"no job of it is queued yet; `orch explain {run.spec.tag}` says why"
     if head.job_id is None:

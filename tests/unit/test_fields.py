@@ -13,10 +13,11 @@ from orchestrator.slurm.fields import (
     epoch_s,
     gres_counts,
     jobs_option,
-    parse_job_id,
+    parse_cluster,
     parse_jobs,
     parse_nodes,
     parse_sinfo,
+    parse_submitted,
     time_limit_s,
 )
 
@@ -138,15 +139,23 @@ def test_gres_of_every_version(text: str, counts: dict[str, int]) -> None:
     assert gres_counts(text) == counts
 
 
-@pytest.mark.parametrize(("text", "job_id"), [
-    ("3\n", "3"), ("12345;alpha\n", "12345"),
-    ("sbatch: no partition specified, using default partition gpu\n7787232\n", "7787232"),
-    ("12\nsite epilogue: have a nice day\n", "12"), ("  44  \n", "44"),
-    ("Submitted batch job 3969755 on cluster alpha\n", None),
-    ("Submitted batch job 12\n", None), ("", None), ("no id\n", None), ("12 13\n", None), ("-5\n", None)])
-def test_what_sbatch_prints(text: str, job_id: str | None) -> None:
-    """A sentence comes only without --parsable: never guessed from. ``submit`` then searches for its own id."""
-    assert parse_job_id(text) == job_id
+@pytest.mark.parametrize(("text", "submitted"), [
+    ("3\n", ("3", "")), ("12345;alpha\n", ("12345", "alpha")),
+    ("sbatch: no partition specified, using default partition gpu\n7787232\n", ("7787232", "")),
+    ("12\nsite epilogue: have a nice day\n", ("12", "")), ("  44  \n", ("44", "")),
+    ("Submitted batch job 3969755 on cluster alpha\n", ("3969755", "alpha")),
+    ("Welcome\nSubmitted batch job 12\n", ("12", "")), ("", None), ("no id\n", None), ("12 13\n", None), ("-5\n", None),
+    ("you have submitted batch job 5 today\n", None)])
+def test_what_sbatch_prints(text: str, submitted: tuple[str, str] | None) -> None:
+    """Nothing else is guessed from: ``submit`` then searches for its own id."""
+    assert parse_submitted(text) == submitted
+
+
+@pytest.mark.parametrize(("text", "name"), [
+    ("Configuration data as of 2026-11-30T14:00:00\nBOOT_TIME = 1796\nClusterName             = alpha\nX = 1\n", "alpha"),
+    ("", "")])
+def test_the_clusters_name(text: str, name: str) -> None:
+    assert parse_cluster(text) == name
 
 
 @pytest.mark.parametrize(("text", "seconds"), [

@@ -103,7 +103,7 @@ def test_it_is_queued_anew_with_more_memory_within_one_pass(full: Full) -> None:
     assert full.states() == {1: "FAILED", 2: "CANCELLED", 3: "RUNNING", 4: "PENDING", 5: "PENDING"}
     events = full.events()
     at = events.index("asked hold")
-    assert events[at:at + 5] == ["asked hold", "paused", "asked cancel", "dropped", "queueing"]
+    assert events[at:at + 6] == ["asked hold", "paused", "asked cancel", "answered cancel", "dropped", "queueing"]
     assert [read_options(script)["mem"] for script in full.slurm.scripts] == ["2048M", "2048M", "2560M", "2560M"]
     before = len(events)
     full.one_pass()
