@@ -1,8 +1,9 @@
-"""Checkpoints on disk: which are complete, how one becomes complete, which are removed.
+"""Checkpoints on disk: how one becomes complete, and which are removed (complete.py reads them).
 
-A checkpoint is written into `.tmp-step-STEP-EPOCH-PID`, synced, and only then, under the fence, marked and renamed.
+A checkpoint is written into `.tmp-step-STEP-EPOCH-PID`, synced and marked there; only then, under the fence, it is renamed.
 A folder is removed by renaming it to `.old-...` under the fence; after that it is nobody's and is emptied at leisure.
-Invariants: what has its final name and a marker is whole; the newest complete checkpoint is never removed.
+Invariants: what has its final name and a marker is whole; never removed are the newest complete checkpoint, the one that
+this attempt resumed from, and one that somebody reads.
 """
 
 from __future__ import annotations
@@ -11,58 +12,31 @@ import itertools
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Iterable
 
+from orch_trainer.complete import MARKER, Checkpoint, complete_checkpoints, read_checkpoint, unread
 from orch_trainer.fence import Fence
-from orch_trainer.files import Files, sync_tree
+from orch_trainer.files import Files, size_by_name, sync_tree
+from orch_trainer.shards import is_note, remove_notes
+from orch_trainer.sums import budget_bytes, sums_of
 
-MARKER = "COMPLETE"
+MARKER_BEFORE = ".complete"
 TEMPORARY = ".tmp-"
 REMOVED = ".old-"
-
-
-class Checkpoint(NamedTuple):
-    """A complete checkpoint."""
-
-    step: int
-    path: Path
-    epoch: int
-    attempt: int
-    size_bytes: int
-
-
-def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """The checkpoint in this folder, or None unless its marker parses and all its files have the listed sizes."""
-    try:
-        marker: dict[str, Any] = json.loads((folder / MARKER).read_bytes().decode())
-        sizes = {str(name): int(size) for name, size in marker["files"].items()}
-        if any((folder / name).stat().st_size != size for name, size in sizes.items()):
-            return None
-        return Checkpoint(int(marker["step"]), folder, int(marker["epoch"]), int(marker["attempt"]),
-                          sum(sizes.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def complete_checkpoints(parent: Path) -> list[Checkpoint]:
-    """Oldest step first. Order is by the marker's step, never by name or date."""
-    try:
-        folders = [path for path in parent.iterdir() if not path.name.startswith(".")]
-    except FileNotFoundError:
-        return []
-    found = (read_checkpoint(folder) for folder in folders)
-    return sorted((one for one in found if one is not None), key=lambda one: one.step)
+DAMAGED = ".damaged-"                                   # had its final name and was not whole: kept, the newest of them
 
 
 class Checkpoints:
     """Publishes and removes the checkpoints of one run."""
 
-    def __init__(self, parent: Path, fence: Fence, *, attempt: int, keep: int, files: Files) -> None:
+    def __init__(self, parent: Path, fence: Fence, *, attempt: int, keep: int, files: Files,
+                 resumed_step: int | None = None) -> None:
         self.parent = parent
+        self.files = files
         self._fence = fence
         self._attempt = attempt
         self._keep = keep
-        self._files = files
+        self._resumed_step = resumed_step
         self._numbers = itertools.count()
 
     def temporary(self, step: int, pid: int) -> Path:
@@ -71,45 +45,49 @@ class Checkpoints:
     def begin(self, folder: Path) -> None:
         """An empty temp folder; a leftover of an earlier failure under the same name is ours and goes."""
         if folder.exists():
-            self._files.remove_tree(folder)
-        self._files.make_folder(folder)
+            self.files.remove_tree(folder)
+        self.files.make_folder(folder)
 
-    def sync(self, folder: Path) -> dict[str, int]:
-        """Bring the written files to the disk; their sizes."""
-        sizes = sync_tree(self._files, folder)
-        sizes.pop(MARKER, None)
-        return sizes
+    def sync(self, folder: Path) -> list[str]:
+        """Bring what was written to the disk; the files' relative paths."""
+        return [name for name in sync_tree(self.files, folder) if name not in (MARKER, MARKER_BEFORE) and not is_note(name)]
 
-    def publish(self, step: int, folder: Path, sizes: dict[str, int], saved_at: float) -> Checkpoint:
-        """Make the folder the complete checkpoint of this step. Raises Fenced, having written nothing."""
+    def publish(self, step: int, folder: Path, names: Iterable[str], saved_at: float, *, ranks: int = 1) -> Checkpoint:
+        """Make the temp folder the complete checkpoint of this step. Raises Fenced or OSError; nothing is published then."""
         final = self.parent / "step-{:08d}".format(step)
-        marker = {"protocol": 1, "step": step, "epoch": self._fence.epoch, "attempt": self._attempt,
-                  "saved_at": saved_at, "files": sizes}
+        sizes = _sizes(folder, names)
+        remove_notes(self.files, folder, range(1, ranks))
+        self._mark(folder, step, sizes, saved_at)
         with self._fence.held():
             existing = read_checkpoint(final)
             if existing is None:
-                self._files.write(folder / MARKER, json.dumps(marker).encode() + b"\n")
-                self._files.sync(folder)
-                if final.exists():                      # damaged: no checkpoint
-                    self._set_aside(final)
-                self._files.rename(folder, final)
-                self._files.sync(self.parent)
+                if final.exists():                      # damaged: no checkpoint, and kept for whoever asks why
+                    self._set_aside(final, DAMAGED)
+                self.files.rename(folder, final)
+                self.files.sync(self.parent)
         if existing is not None:                        # kept as it is: never replace what is complete
-            self._files.remove_tree(folder)
+            self.files.remove_tree(folder)
             return existing
         return Checkpoint(step, final, self._fence.epoch, self._attempt, sum(sizes.values()))
 
-    def retire(self, just_saved: int) -> None:
-        """Set aside all but the newest `keep` checkpoints and the one just saved.
-
-        After a roll-back the one just saved may be older than others. What this attempt resumed from needs no
-        protection of its own: it goes only here, after something newer is complete.
-        """
+    def mark(self, step: int, folder: Path, names: Iterable[str], saved_at: float) -> Checkpoint:
+        """Make a complete checkpoint of a folder that is in its place already. Raises Fenced or OSError."""
+        sizes = _sizes(folder, names)
         with self._fence.held():
-            complete = complete_checkpoints(self.parent)
-            for one in complete[:-self._keep]:
-                if one.step != just_saved:
-                    self._set_aside(one.path)
+            self._mark(folder, step, sizes, saved_at)
+        return Checkpoint(step, folder, self._fence.epoch, self._attempt, sum(sizes.values()))
+
+    def retire(self, just_saved: int) -> None:
+        """Set aside all but the newest `keep` checkpoints, the one just saved (after a roll-back it may be older than
+        others), the one that this attempt resumed from, and those that are being read."""
+        with self._fence.held():
+            for one in complete_checkpoints(self.parent)[:-self._keep]:
+                if one.step not in (just_saved, self._resumed_step):
+                    with unread(one.path) as nobody_reads:
+                        if nobody_reads:
+                            self._set_aside(one.path)
+            for folder in sorted(self.parent.glob(DAMAGED + "*"), key=_changed_at)[:-1]:
+                self._set_aside(folder)
 
     def sweep(self) -> None:
         """Set aside the temp folders of dead starts: of older epochs, and of this one where the writer is gone."""
@@ -124,16 +102,24 @@ class Checkpoints:
 
     def empty(self, folders: list[Path]) -> None:
         for folder in folders:
-            self._files.remove_tree(folder)
+            self.files.remove_tree(folder)
 
     def discard(self, folder: Path) -> None:
         """Remove a temp folder of this process."""
-        self._files.remove_tree(folder)
+        self.files.remove_tree(folder)
 
-    def _set_aside(self, folder: Path) -> None:
-        name = "{}{}-{}-{}-{}".format(REMOVED, folder.name.lstrip("."), self._fence.epoch, os.getpid(),
-                                      next(self._numbers))
-        self._files.rename(folder, self.parent / name)
+    def _mark(self, folder: Path, step: int, sizes: dict[str, int], saved_at: float) -> None:
+        """The marker is made complete under another name, so that there is never half of one."""
+        marker = {"protocol": 1, "step": step, "epoch": self._fence.epoch, "attempt": self._attempt, "saved_at": saved_at,
+                  "files": sizes, "sums": sums_of(folder, sizes), "sum_bytes": budget_bytes(len(sizes))}
+        before = folder / MARKER_BEFORE
+        self.files.write(before, json.dumps(marker).encode() + b"\n")
+        self.files.rename(before, folder / MARKER)
+        self.files.sync(folder)
+
+    def _set_aside(self, folder: Path, prefix: str = REMOVED) -> None:
+        name = "{}{}-{}-{}-{}".format(prefix, folder.name.lstrip("."), self._fence.epoch, os.getpid(), next(self._numbers))
+        self.files.rename(folder, self.parent / name)
 
     def _is_dead(self, name: str) -> bool:
         epoch, pid = name.split("-")[-2:]
@@ -142,3 +128,14 @@ class Checkpoints:
         if int(epoch) != self._fence.epoch:
             return int(epoch) < self._fence.epoch
         return int(pid) == os.getpid() or not Path("/proc", pid).exists()
+
+
+def _sizes(folder: Path, names: Iterable[str]) -> dict[str, int]:
+    return {name: size_by_name(folder / name) for name in sorted(set(names))}
+
+
+def _changed_at(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -27,12 +27,16 @@ class Files:
     def write(self, path: Path, data: bytes) -> None:
         """Write a file and bring it to the disk."""
         self.before("create", path)
-        with open(str(path), "wb") as file:
+        descriptor = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
             self.before("write", path)
-            file.write(data)
-            file.flush()
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest):]
             self.before("fsync", path)
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def sync(self, path: Path) -> None:
         """fsync one file or one folder."""
@@ -47,22 +51,43 @@ class Files:
         self.before("rename", source)
         os.rename(str(source), str(target))
 
+    def remove(self, path: Path) -> None:
+        """Remove one file that may be gone already."""
+        self.before("unlink", path)
+        try:
+            os.unlink(str(path))
+        except FileNotFoundError:
+            pass
+
     def remove_tree(self, path: Path) -> None:
         """Remove a folder. Somebody else may be removing it too; what is left over is nobody's checkpoint."""
         self.before("remove", path)
         shutil.rmtree(str(path), ignore_errors=True)
 
 
-def sync_tree(files: Files, folder: Path) -> dict[str, int]:
-    """fsync all files and folders below and including `folder`; sizes by relative path."""
-    sizes: dict[str, int] = {}
-    for root, _, names in os.walk(str(folder), topdown=False):
+def sync_tree(files: Files, folder: Path) -> list[str]:
+    """fsync all files and folders below and including `folder`; the files' relative paths."""
+    found: list[str] = []
+    for root, _, names in os.walk(str(folder), topdown=False, onerror=_raise):
         for name in names:
             path = Path(root, name)
             files.sync(path)
-            sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+            found.append(path.relative_to(folder).as_posix())
         files.sync(Path(root))
-    return sizes
+    return found
+
+
+def size_by_name(path: Path) -> int:
+    """Asked of the open file: opening makes a network file system look again, where a stat may answer from a cache."""
+    descriptor = os.open(str(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def is_disk_trouble(error: BaseException, folder: Path) -> bool:

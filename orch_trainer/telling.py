@@ -31,8 +31,8 @@ class Teller:
         self._pause_s = FIRST_REPORT_S / 2
         self.due = self._monotonic()                    # the first step is reported at once
 
-    def put(self, event: str, **keys: Any) -> None:
-        self._lines.put(dict(keys, t=self._wall(), event=event))
+    def put(self, event: str, text: str = "", **keys: Any) -> None:
+        self._lines.put(dict(keys, t=self._wall(), event=event), text)
 
     def write(self, event: str, text: str, **keys: Any) -> None:
         self._lines.write(dict(keys, t=self._wall(), event=event), text)

@@ -17,12 +17,14 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Callable, ContextManager, Iterator, Mapping, NoReturn
 
 from orch_trainer.alive import SAVING, Alive, Pulse, write_every_s
-from orch_trainer.checkpoint import Checkpoints, complete_checkpoints, read_checkpoint
+from orch_trainer.checkpoint import Checkpoints
+from orch_trainer.complete import complete_checkpoints, newest_undamaged, read_checkpoint
 from orch_trainer.device import Memory, find_device
 from orch_trainer.fence import Fence, Fenced
 from orch_trainer.files import Files
@@ -30,8 +32,9 @@ from orch_trainer.lines import Lines, plain
 from orch_trainer.pace import Pace
 from orch_trainer.process import Signals, register
 from orch_trainer.ranks import Agree, Rounds, Team, find_team
-from orch_trainer.save import FAILED, FENCED, FINE, Save
+from orch_trainer.saving import Saver, Saving, Surroundings
 from orch_trainer.settings import Settings, read_settings
+from orch_trainer.slowdown import Gauge
 from orch_trainer.stacks import dump_on_signal
 from orch_trainer.telling import Teller, in_words
 from orch_trainer.watch import Watch
@@ -71,20 +74,19 @@ class Training:
         self._background = background
         self._signals = Signals()
         self._fence = Fence(self._settings.epoch_file, self._settings.epoch)
-        self._checkpoints = Checkpoints(self._settings.checkpoint_dir, self._fence, attempt=self._settings.attempt,
-                                        keep=self._settings.keep, files=self._files)
-        self.resume_from, self._resume_step = _resume(self._settings)
+        self.resume_from, self._resume_step, self._damaged = _resume(self._settings)
         self._pace = Pace(interval_s=self._settings.interval_s, now=self._monotonic(),
                           deadline=self._settings.deadline, saved_step=self._resume_step)
         self._team = Team(0, 1, None)
+        self._rounds: Rounds | None = None              # several ranks only
         self._pulse = Pulse()
+        self._gauge = Gauge()
         self._memory = Memory(None if self._settings.attempt_dir is None else self._settings.attempt_dir / "memory.csv")
         self._lines = Lines(None, silent=True)
         self._tell = self._new_teller()
         self._watch = self._new_watch()
-        self._removal: threading.Thread | None = None
+        self._saver = self._new_saver()
         self._is_finished = self._is_left = False
-        self._rounds: Rounds | None = None              # several ranks only
 
     # What a training loop reads.
 
@@ -120,8 +122,11 @@ class Training:
             stacks = dump_on_signal(settings.attempt_dir, settings.signals) if self._background else None
             register(settings.attempt_dir, rank=self._team.rank, epoch=settings.epoch, stacks_signal=stacks,
                      files=self._files)
+        self._saver = self._new_saver()
         if leads:
-            self._sweep()
+            for words in self._damaged:
+                self._lines.say("WARNING: not resumed from {}".format(words))
+            self._saver.sweep()
         self._watch.begin()
         if leads:
             self._tell.start(find_device(self._environ), attempt=settings.attempt, resume_from=self.resume_from,
@@ -133,6 +138,7 @@ class Training:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self._saver.close()                             # for whatever reason it was left: what is written is worth having
         self._watch.close()
         if isinstance(error, SystemExit) and self._is_finished and not error.code:
             error = None
@@ -143,8 +149,6 @@ class Training:
                              step=self._pace.step, error=in_words(error))
         elif not self._is_finished:
             self._leave_early()
-        if self._removal is not None:
-            self._removal.join(timeout=60)
         if self._background and self._settings.attempt_dir is None:
             self._signals.restore()                     # under orch a late notice must not kill what follows the block
 
@@ -152,9 +156,13 @@ class Training:
 
     def step(self, step: int, loss: Any = None, **numbers: Any) -> None:
         """A step is done. A heartbeat; a line every 30 s. Never raises (but where ranks fail to agree)."""
-        self._pace.step = step
+        pace, now = self._pace, self._monotonic()
+        pace.step = step
+        pace.step_at = now
         self._pulse.signs += 1
-        if self._monotonic() >= self._tell.due:
+        if self._gauge.attends:
+            self._gauge.attend(step, now)
+        if now >= self._tell.due:
             self._tell.report(step, loss, numbers)
         if self._rounds is not None and self._rounds.is_due():
             self._hold_round(self._rounds)
@@ -165,7 +173,7 @@ class Training:
         if self._rounds is not None:
             return self._rounds.save
         self._heed_signal()
-        return self._pace.save_due(self._monotonic(), self._clock.time())
+        return self._save_due()
 
     def should_stop(self) -> bool:
         """True after a notice or stop request, once a save is complete or cannot be made in time."""
@@ -175,14 +183,22 @@ class Training:
         self._heed_signal()
         return self._pace.stop_due(self._clock.time())
 
-    @contextmanager
-    def saving(self, step: int) -> Iterator[Path]:
-        """Write the state into the folder; on leaving the block it becomes the complete checkpoint of this step.
+    def saving(self, step: int, *, background: bool = False) -> Saving:
+        """`with training.saving(step) as folder:` write the state into the folder; on leaving the block it becomes the
+        complete checkpoint of this step. With `background=True` the block only takes the snapshot (C), and what is given to
+        `rest()` writes it while training goes on:
 
-        A full or failing disk is reported and training goes on; the earlier checkpoints are untouched.
+            saving = training.saving(step, background=True)
+            with saving as folder:
+                saving.rest(async_save(state, checkpoint_id=folder))     # torch.distributed.checkpoint's
+            with saving as folder:                                        # or any function, called in a thread
+                snapshot = copy_of(state)
+                saving.rest(lambda: write(snapshot, folder))
+
+        A full or failing disk is reported and training goes on; the earlier checkpoints are untouched. An error of the
+        program's own in a background write is raised by the next `saving()`, by `finish()` or at the end of the block.
         """
-        with self._doing(SAVING):
-            yield from self._save(step)
+        return Saving(self._saver, int(step), background)
 
     def phase(self, name: str, *, at_most_s: float) -> ContextManager[None]:
         """Announce that the block may take so long without a step: evaluation, compilation. Beyond it the trainer counts
@@ -192,7 +208,9 @@ class Training:
         return self._doing(str(name), float(at_most_s))
 
     def finish(self, metrics: Mapping[str, Any] | None = None) -> None:
-        """Training is complete: result.json, and FINISHED as the last line."""
+        """Training is complete: result.json, and FINISHED as the last line. What is being written is waited for first."""
+        with self._doing(SAVING):
+            self._saver.wait()
         result = dict(plain(metrics or {}))
         step = plain(self._pace.step)
         if self._team.leads:
@@ -204,83 +222,6 @@ class Training:
         self._watch.close()
         self._is_finished = True
         self._tell.write("finished", "FINISHED  step {}  {}".format(step, json.dumps(result)), step=step, metrics=result)
-
-    # Saving.
-
-    def _save(self, step: int) -> Iterator[Path]:
-        save = Save(int(step), self._checkpoints, self._fence, self._team, self._monotonic)
-        self._pace.save_begun(save.began)
-        if self._pace.stopping:
-            self._watch.poll()                          # the notice's line before this save's
-        self._tell.put("saving", step=save.step)
-        if save.begin() == FENCED:
-            self._leave_fenced(save.newer_epoch)
-        try:
-            yield save.folder
-        except BaseException as error:
-            if self._end_save(save, error) == FAILED:
-                raise
-        else:
-            if self._end_save(save, None) == FAILED:
-                raise save.error or RuntimeError("saving({}) failed on another rank".format(save.step))
-
-    def _end_save(self, save: Save, error: BaseException | None) -> int:
-        grade = save.end(error, self._clock.time())
-        if grade == FENCED:
-            self._leave_fenced(save.newer_epoch)
-        stall_s = self._monotonic() - save.began
-        if grade == FINE:
-            self._pace.save_done(save.step, stall_s)
-            self._say_saved(save, stall_s)
-            if self._team.leads:
-                self._retire(save.step)
-        else:
-            why = "failed on another rank" if save.error is None else in_words(save.error)
-            self._tell.write("save_failed", "WARNING: no checkpoint of step {}: {}".format(save.step, why),
-                             step=save.step, error=why)
-        if self._rounds is not None:
-            self._rounds.saved(stop=self._pace.stop_due(self._clock.time()))
-        return grade
-
-    def _say_saved(self, save: Save, stall_s: float) -> None:
-        checkpoint = save.checkpoint
-        if checkpoint is not None:
-            self._tell.write(
-                "saved",
-                "saved step {}  {:.1f} MB  {:.2f} s".format(save.step, checkpoint.size_bytes / 1e6, stall_s),
-                step=save.step, path=str(checkpoint.path), stall_s=stall_s, write_s=save.written - save.began,
-                durable_s=save.durable - save.began, size_bytes=checkpoint.size_bytes, first=self._pace.saves == 1)
-
-    def _retire(self, just_saved: int) -> None:
-        try:
-            self._checkpoints.retire(just_saved)
-            self._empty()
-        except Fenced as fenced:
-            self._leave_fenced(fenced.epoch)
-        except OSError as error:
-            self._lines.say("WARNING: old checkpoints were not removed: {}".format(error))
-
-    def _sweep(self) -> None:
-        """What dead starts left behind."""
-        try:
-            self._checkpoints.sweep()
-            self._empty()
-        except Fenced as fenced:
-            self._leave_fenced(fenced.epoch)
-        except OSError as error:
-            self._lines.say("WARNING: left-over folders were not removed: {}".format(error))
-
-    def _empty(self) -> None:
-        """Emptying what was set aside may take long; nobody waits for it. What is left, the next start empties."""
-        folders = self._checkpoints.set_aside()
-        if not folders or (self._removal is not None and self._removal.is_alive()):
-            return
-        if not self._background:
-            self._checkpoints.empty(folders)
-            return
-        self._removal = threading.Thread(target=self._checkpoints.empty, args=(folders,), name="orch-remove",
-                                         daemon=True)
-        self._removal.start()
 
     def _publish_result(self, step: int | None, metrics: dict[str, Any]) -> None:
         target = self._settings.run_dir / "result.json"
@@ -326,11 +267,13 @@ class Training:
     @contextmanager
     def _doing(self, what: str, at_most_s: float | None = None) -> Iterator[None]:
         before = self._pulse.begin(what, at_most_s)
+        self._gauge.pause(self._pace.step, self._pace.step_at)
         self._watch.wake()                              # it must be known before it lasts
         try:
             yield
         finally:
             self._pulse.end(before)
+            self._gauge.resume()
 
     def _heed_signal(self) -> None:
         if self._signals.seen and not self._pace.stopping:
@@ -341,9 +284,28 @@ class Training:
         """A notice may reach any rank; what follows from it, rank 0 decides."""
         self._heed_signal()
         wall = self._clock.time()
-        if rounds.hold(save=self._pace.save_due(self._monotonic(), wall), stop=self._pace.stop_due(wall),
+        if rounds.hold(save=self._save_due(), stop=self._pace.stop_due(wall),
                        noticed=self._pace.stopping):
             self._pace.stop("signal")
+
+    def _save_due(self) -> bool:
+        """While a save is being written in the background the next one waits (pace.py says why), and that is said."""
+        now = self._monotonic()
+        late_s = self._pace.overdue_s(now)
+        if late_s is not None:
+            self._tell.put("save_waits", "WARNING: a checkpoint has been written for {:.0f} s and the next one is due (every "
+                           "{:g} s): it waits until that one is usable".format(late_s, self._pace.interval_s),
+                           written_s=late_s, interval_s=self._pace.interval_s)
+        return self._pace.save_due(now, self._clock.time())
+
+    def _new_saver(self) -> Saver:
+        settings = self._settings
+        shared = Checkpoints(settings.checkpoint_dir, self._fence, attempt=settings.attempt, keep=settings.keep,
+                             files=self._files, resumed_step=self._resume_step)
+        return Saver(Surroundings(
+            levels=(shared,), fence=self._fence, team=self._team, rounds=self._rounds, pace=self._pace, gauge=self._gauge,
+            tell=self._tell, lines=self._lines, clock=self._clock, doing=partial(self._doing, SAVING),
+            before_last=self._watch.poll, leave_fenced=self._leave_fenced, threads=self._background))
 
     def _new_teller(self) -> Teller:
         return Teller(self._lines, self._clock, self._memory, self._total_steps)
@@ -356,19 +318,21 @@ class Training:
         return Watch(settings, self._signals, self._pace, self._lines, self._clock, alive, self._memory)
 
 
-def _resume(settings: Settings) -> tuple[Path | None, int | None]:
-    """Orch's choice, unless this very start has saved since (torchrun restarts workers inside an attempt)."""
+def _resume(settings: Settings) -> tuple[Path | None, int | None, list[str]]:
+    """Orch's choice, unless this very start has saved since (torchrun restarts workers inside an attempt). The supervisor has
+    held orch's choice against its checksums; outside orch that is done here, and what is damaged is named."""
     complete = complete_checkpoints(settings.checkpoint_dir)
-    if not settings.resume_newest:
-        complete = [one for one in complete if (one.epoch, one.attempt) == (settings.epoch, settings.attempt)]
-    if complete:
-        return complete[-1].path, complete[-1].step
-    if settings.resume_from is None:
-        return None, None
-    chosen = read_checkpoint(settings.resume_from)
-    if chosen is None:
-        raise RuntimeError("ORCH_RESUME_FROM={}: not a complete checkpoint".format(settings.resume_from))
-    return chosen.path, chosen.step
+    damaged: list[str] = []
+    if settings.resume_newest:
+        newest, damaged = newest_undamaged(complete)
+    else:
+        own = [one for one in complete if (one.epoch, one.attempt) == (settings.epoch, settings.attempt)]
+        newest = own[-1] if own else None
+        if newest is None and settings.resume_from is not None:
+            newest = read_checkpoint(settings.resume_from)
+            if newest is None:
+                raise RuntimeError("ORCH_RESUME_FROM={}: not a complete checkpoint".format(settings.resume_from))
+    return (newest.path, newest.step, damaged) if newest is not None else (None, None, damaged)
 
 
 def _or_none(step: int | None) -> str:

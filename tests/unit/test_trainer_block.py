@@ -255,7 +255,7 @@ def test_fenced_explains_a_temp_folder_that_was_swept_away(run):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-@pytest.mark.parametrize(("operation", "part"), [("fsync", "state"), ("mkdir", ".tmp"), ("write", "COMPLETE"),
+@pytest.mark.parametrize(("operation", "part"), [("fsync", "state"), ("mkdir", ".tmp"), ("write", ".complete"),
                                                  ("rename", ".tmp")])
 def test_a_failing_disk_costs_a_checkpoint_and_no_training(run, number, operation, part):
     training = run.training()

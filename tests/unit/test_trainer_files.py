@@ -126,7 +126,7 @@ def test_marker(tmp_path):
     make(tmp_path, 1200)
     marker = json.loads((tmp_path / "step-00001200" / "COMPLETE").read_text())
     assert marker == {"protocol": 1, "step": 1200, "epoch": 1, "attempt": 1, "saved_at": 1.0,
-                      "files": {"sub/state": 1200}}
+                      "files": {"sub/state": 1200}, "sums": {"sub/state": "83ea684f"}, "sum_bytes": 64 << 20}
 
 
 @pytest.mark.parametrize("damage", [
