@@ -150,13 +150,14 @@ class Saver:
         if failure is not None:
             raise failure
 
-    def close(self) -> None:
-        """Nothing is lost at exit: the write under way ends, and a removal has its time."""
+    def close(self) -> BaseException | None:
+        """Nothing is lost at exit: the write under way ends, and a removal has its time. The program's own error in it."""
         if self._writer is not None:
             with self._around.doing():
                 self._writer.join()
         if self._removal is not None:
             self._removal.join(timeout=60)
+        return self._failure
 
     def _done(self) -> None:
         doing, self._doing = self._doing, None

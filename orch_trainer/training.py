@@ -138,12 +138,16 @@ class Training:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self._saver.close()                             # for whatever reason it was left: what is written is worth having
+        failure = self._saver.close()                   # for whatever reason it was left: what is written is worth having
         self._watch.close()
         if isinstance(error, SystemExit) and self._is_finished and not error.code:
             error = None
         if self._is_left:
             return
+        if error is None:
+            error = failure
+        else:
+            failure = None
         if error is not None:
             self._tell.write("failed", "FAILED  step {}  {}".format(self._pace.step, in_words(error)),
                              step=self._pace.step, error=in_words(error))
@@ -151,6 +155,8 @@ class Training:
             self._leave_early()
         if self._background and self._settings.attempt_dir is None:
             self._signals.restore()                     # under orch a late notice must not kill what follows the block
+        if failure is not None:
+            raise failure
 
     # The loop.
 

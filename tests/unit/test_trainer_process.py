@@ -205,75 +205,23 @@ def test_a_limit_of_the_real_file_system(tmp_path):
     assert [one.step for one in complete_checkpoints(tmp_path / "c")] == [1, 3]
 
 
-# Three saves with keep=1; the process dies right before its n-th file operation, as by SIGKILL.
-KILLED = """
-import os, sys
-from orch_trainer import Training
-from orch_trainer.files import Files
-
-class Deadly(Files):
-    left = int(sys.argv[1])
-    def before(self, operation, path):
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), 9)
-
-def run(first):
-    with Training(files=Deadly(), keep=1, background=False) as training:
-        for step in range(first, first + 3):
-            training.step(step)
-            with training.saving(step) as folder:
-                (folder / "state").write_text("x" * step)
-        training.finish()
-
-for number in range(*map(int, sys.argv[2].split("-"))):
-    child = os.fork()
-    if child == 0:
-        os.environ["ORCH_RUN_DIR"] = os.path.join(sys.argv[3], str(number))
-        os.environ["ORCH_EPOCH"] = "7"
-        os.makedirs(os.environ["ORCH_RUN_DIR"])
-        with open(os.path.join(os.environ["ORCH_RUN_DIR"], "epoch"), "w") as file:
-            file.write("7")
-        Deadly.left = number
-        run(11)
-        os._exit(0)
-    print(number, os.waitpid(child, 0)[1], flush=True)
-"""
-
-
 @pytest.mark.slow
-def test_killed_at_any_file_operation_the_newest_checkpoint_is_whole(tmp_path):
-    code = tmp_path / "killed.py"
-    code.write_text(KILLED)
-    output = subprocess.run([sys.executable, str(code), "0", "1-60", str(tmp_path)], env=environment(), text=True,
-                            capture_output=True, check=True, timeout=60).stdout
-    statuses = {int(number): int(status) for number, status in
-                (line.split() for line in output.splitlines() if line.split()[0].isdigit())}
-    killed = [number for number, status in statuses.items() if status == signal.SIGKILL]
-    assert len(killed) > 30
-    assert set(statuses.values()) == {signal.SIGKILL, 0}
-    newest = []
-    for number in killed:
-        folder = tmp_path / str(number) / "checkpoints"
-        complete = complete_checkpoints(folder) if folder.exists() else []
-        newest.append(complete[-1].step if complete else 0)
-        visible = [path for path in folder.iterdir() if not path.name.startswith(".")]
-        assert len(visible) == len(complete), "only whole checkpoints have a final name"
-    assert newest == sorted(newest)                     # never a step back, whatever was being done
-    assert set(newest) == {0, 11, 12, 13}
-
-
-@pytest.mark.slow
-def test_the_next_start_clears_what_a_killed_one_left(tmp_path):
-    code = tmp_path / "killed.py"
-    code.write_text(KILLED)
-    subprocess.run([sys.executable, str(code), "0", "8-9", str(tmp_path)], env=environment(), check=True, timeout=20,
-                   capture_output=True)
-    run_dir = tmp_path / "8"
-    assert list((run_dir / "checkpoints").glob(".tmp-*"))
-    (run_dir / "epoch").write_text("8")
-    process = start("from orch_trainer import Training\nwith Training() as training:\n    training.finish()", tmp_path,
-                    env=environment(run_dir, ORCH_EPOCH="8"))
-    process.communicate(timeout=10)
-    assert process.returncode == 0
-    assert not list((run_dir / "checkpoints").glob(".*"))
+@pytest.mark.parametrize("how", ["foreground", "background"])
+def test_killed_at_any_file_operation_the_newest_checkpoint_is_whole(tmp_path, how):
+    script = Path(__file__).with_name("killed_saves.py")
+    output = subprocess.run([sys.executable, str(script), str(tmp_path), how], env=environment(), text=True,
+                            capture_output=True, check=True, timeout=120).stdout
+    *killed, survivor = map(json.loads, output.splitlines())
+    assert not survivor["killed"]
+    assert len(killed) > 60
+    assert {report["call"] for report in killed} >= {"mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir"}
+    for report in killed:
+        assert report["whole"], report
+        assert not report["incomplete"], report          # only whole checkpoints have a final name
+        assert report["newest"] >= report["saved"], report  # what was called complete is still there
+        assert report["resumed"] == report["newest"], report
+        assert report["after_status"] == 0, report
+        assert report["after"] == [10, True], report
+        assert not report["after_left"], report
+    assert {report["newest"] for report in killed} == {0, 1, 2}
+    assert any(report["left"] for report in killed)      # something was left behind for the next start to remove
