@@ -26,6 +26,8 @@ LINE_AT_MOST_BYTES = 1 << 20
 
 Event = dict[str, Any]
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
 
 def journal_path(run_dir: Path) -> Path:
     return run_dir / "journal.jsonl"
@@ -136,7 +138,7 @@ class LockedJournal:
 
 def _line(entry: Event) -> bytes:
     """One line; names that are no UTF-8 (a folder's, a variable's) come back as they were."""
-    return json.dumps(entry, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
+    return _ENCODER.encode(entry).encode(errors="surrogatepass") + b"\n"
 
 
 def _write_or_undo(descriptor: int, line: bytes, size: int, path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 SCHEMA = 1
+_ENCODER = json.JSONEncoder(sort_keys=True)
 
 
 class Record:
@@ -20,7 +21,7 @@ class Record:
 
     def to_json(self) -> str:
         values = {name: getattr(self, name) for name in self._types()}
-        return json.dumps({"schema": SCHEMA, **values}, sort_keys=True) + "\n"
+        return _ENCODER.encode({"schema": SCHEMA, **values}) + "\n"
 
     @classmethod
     @functools.cache

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,14 +42,15 @@ class Disk:
     """``wipe`` empties it."""
 
     def __init__(self) -> None:
+        self._numbers = 0              # of files and of descriptors: none comes twice
         self.wipe()
 
     def wipe(self) -> None:
         self.files: dict[str, Node] = {}
         self._folders: dict[str, dict[str, None]] = {"": {}}
         self._open: dict[int, _Open] = {}
-        self._changes: Counter[str] = Counter()        # by folder, of what lies in it or one level deeper
-        self._numbers = 0
+        self._watched: tuple[str, ...] = ()
+        self._changes = 0              # of what lies in folders that are watched
 
     # --- names --------------------------------------------------------------------------------------------------------------
 
@@ -64,9 +64,8 @@ class Disk:
         return node
 
     def _changed(self, path: str) -> None:
-        parent = path.rpartition("/")[0]
-        self._changes[parent] += 1
-        self._changes[parent.rpartition("/")[0]] += 1
+        if path.startswith(self._watched):
+            self._changes += 1
 
     def _enter(self, path: str) -> None:
         parent, _, name = path.rpartition("/")
@@ -81,8 +80,11 @@ class Disk:
         self._changed(path)
 
     def changes(self, folder: Name) -> int:
-        """Another number whenever something in this folder, or in one of its folders, has changed."""
-        return self._changes[str(folder)]
+        """Another number whenever something in this folder, or below it, has changed since it was asked first."""
+        inside = f"{folder}/"
+        if inside not in self._watched:
+            self._watched = (*self._watched, inside)
+        return self._changes
 
     def mkdir(self, path: Name, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         name = str(path)
@@ -134,6 +136,8 @@ class Disk:
             self._move(old, name)
             return
         node = self._node(old)
+        if self.files.get(name) is node:
+            return                     # two names of one file: POSIX leaves both
         self._enter(name)
         self.files[name] = node
         del self.files[old]

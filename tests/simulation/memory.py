@@ -59,7 +59,7 @@ class Memory:
             whole = node.data[held.read_to:].rpartition(b"\n")[0]
             held.size = size
             if whole:
-                fresh = [json.loads(line) for line in whole.splitlines()]
+                fresh = [json.loads(line.decode()) for line in whole.splitlines()]
                 longer, longer.run = (longer := Events([*held.events, *fresh])), held.events.run
                 for event in fresh:
                     longer.run = apply(longer.run, event)

@@ -30,13 +30,13 @@ def settle(campaign: Campaign) -> None:
     for process in world.processes.values():
         if isinstance(process, Trainer):
             process.plan = replace(process.plan, stops_on_notice=True)
-    for turn in range(PASSES_UNTIL_SETTLED):
+    for _ in range(PASSES_UNTIL_SETTLED):
         campaign.say("settling")
         campaign.do(("pass", "A"))
         world.truths.check()
         if _at_rest(campaign):
             break
-        world.advance(60.0 if turn < 10 else 120.0)
+        world.advance(120.0)
         world.truths.check()
     else:
         raise Broken("not at rest after faults have stopped: " + "; ".join(_where(campaign)))

@@ -113,7 +113,8 @@ class Truths:
             return
         match event["event"]:
             case "queueing" | "queued":
-                self.of(tag).asked[event["submission_id"]] = Moment(self.world.now, actor.offset_s)
+                # by the journal's word: the machine may have slept between the clock and the disk
+                self.of(tag).asked[event["submission_id"]] = Moment(event["t"] - actor.offset_s, actor.offset_s)
             case "ended":
                 self._ended(tag, event, actor)
             case "dropped" | "lost" if event.get("why") != "stood down":
