@@ -87,6 +87,7 @@ class Trainer(Process):
         self.folder = attempt_dir(self.run_dir, start.number)
         self.noticed = False
         self.hung = False
+        self.struck = ""               # the mishap that has come true
         self.training = True
         self.step_at = start.resume_step or 0
         self._fence = Fence(self.run_dir / "epoch", start.epoch)
@@ -111,6 +112,7 @@ class Trainer(Process):
         plan, world = self.plan, self.world
         yield 0.5
         if plan.mishap == "early":
+            self.struck = plan.mishap
             return 2
         self._line("start", resume_step=self.start.resume_step)
         yield WARM_UP_S
@@ -141,6 +143,7 @@ class Trainer(Process):
         return max(5.0, min(control.interval_s, 120.0) if control else 60.0)
 
     def _strike(self) -> Life:
+        self.struck = self.plan.mishap
         match self.plan.mishap:
             case "crash":
                 self._line("failed", step=self.step_at, error="injected")
@@ -299,6 +302,7 @@ class Supervisor(Process):
             record = EndRecord(number=start.number, job_id=start.job_id, restart_count=start.restart_count, epoch=start.epoch,
                                ended_at=world.clock_of(self.host), exit_code=EXIT_SETUP, setup_error="no GPU")
             papers.record("end.json", record)
+            world.truths.ended(self, record, plan.mishap)
             return last_line(record)[1]
         outcome, log = Outcome(), TrainerLog(papers.folder / "trainer.jsonl")
         self.trainer = trainer = Trainer(self, start, plan)
@@ -307,6 +311,7 @@ class Supervisor(Process):
         log.read()
         record = end_record(spec, start, outcome, log, now=world.clock_of(self.host), provisional=False)
         papers.record("end.json", record)
+        world.truths.ended(self, record, trainer.struck if outcome.notice is None else "")
         return last_line(record)[1]
 
     def _watch(self, spec: AttemptSpec, start: StartRecord, papers: Papers, outcome: Outcome,

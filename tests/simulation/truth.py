@@ -14,7 +14,7 @@ from orchestrator import folders
 from orchestrator.checkpoints import newest_complete
 from orchestrator.core.fold import fold
 from orchestrator.model import Phase, Run, SubmissionState
-from orchestrator.records import StartRecord
+from orchestrator.records import EndRecord, StartRecord
 
 if TYPE_CHECKING:
     from simulation.world import Actor, World
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 CLOCK_OFF_S = 30.0
 # sbatch's answer may be lost, and a controller may answer from a minute ago.
 PATIENCE_S = 60.0
+# After a SIGCONT the heart beats again within this time.
+BEATS_AGAIN_S = 35.0
+# A successor that was queued ahead must not go on after these: the next attempt is another, or there is none.
+GIVES_NO_LEAVE = frozenset({"setup", "early", "out-of-memory", "no-result"})
+GIVES_LEAVE_WITH_PROGRESS = frozenset({"crash", "killed", "hung"})
 MAY_TRAIN = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED, SubmissionState.STARTED})
 
 
@@ -43,6 +48,7 @@ class Truth:
     newest_saved: int = -1
     newest_epoch: int = 0
     starts: int = 0
+    no_leave: dict[int, str] = field(default_factory=dict)     # by epoch: how it ended, if nobody may go on because of it
     scripts: set[str] = field(default_factory=set)     # every job.sh with which it was submitted
     asked: dict[str, Moment] = field(default_factory=dict)     # by submission: when the journal last spoke of its sbatch
 
@@ -82,6 +88,7 @@ class Truths:
             raise Broken(f"{tag}: {start.submission_id} trains, which was {submission.state if submission else 'never made'}")
         if waits_for := [other for other in run.spec.after_tags if not (before := self.run(other)) or not before.over]:
             raise Broken(f"{tag}: trains before {waits_for} has ended for good")
+        self._behind(supervisor, start, truth, run, submission.sequence)
         if start.epoch <= truth.newest_epoch:
             raise Broken(f"{tag}: epoch {start.epoch} after {truth.newest_epoch}")
         if (start.resume_step if start.resume_step is not None else -1) != truth.newest_saved:
@@ -90,6 +97,34 @@ class Truths:
             raise Broken(f"{tag}: starts a job.sh with which it was never submitted")
         truth.newest_epoch = start.epoch
         truth.starts += 1
+
+    def ended(self, supervisor: Supervisor, record: EndRecord, struck: str) -> None:
+        """A supervisor has written its last record. ``struck``: the mishap that ended its trainer by itself. One that lived
+        on when its node had failed, or that Slurm forgot, is another story to its successor."""
+        start = supervisor.start
+        assert start is not None
+        if not supervisor.in_allocation:
+            return
+        before = start.resume_step if start.resume_step is not None else -1
+        progressed = record.checkpoint_step is not None and record.checkpoint_step > before
+        fruitless = struck in GIVES_LEAVE_WITH_PROGRESS and not progressed
+        if fruitless or struck in GIVES_NO_LEAVE or record.trainer == "finished":
+            self.of(supervisor.tag).no_leave[start.epoch] = struck or "finished"
+
+    def _behind(self, supervisor: Supervisor, start: StartRecord, truth: Truth, run: Run, sequence: int) -> None:
+        """May it take over from the newest start before it? Whoever queued it may have known how that one ended."""
+        newest, world = truth.newest_epoch, self.world
+        known = next((a.ended_sequence for a in run.attempts if a.epoch == newest), None)
+        if newest in truth.no_leave and (known is None or known > sequence):
+            raise Broken(f"{supervisor.tag}: job {start.job_id} goes on behind epoch {newest}: {truth.no_leave[newest]}")
+        if any(host.offset_s for host in world.hosts.values()):
+            return                     # a heart that beats may look silent
+        for other in world.processes.values():
+            if (isinstance(other, Supervisor) and other is not supervisor and other.tag == supervisor.tag
+                    and other.start is not None and other.start.epoch == newest and other.job.job_id != supervisor.job.job_id
+                    and other.stopped_until < world.now - BEATS_AGAIN_S
+                    and (world.outage or world.slurm.jobs_by_id.get(other.job.job_id) is None)):
+                raise Broken(f"{supervisor.tag}: job {start.job_id} takes over from job {other.job.job_id}, which is alive")
 
     def publishes(self, trainer: Trainer, what: str) -> None:
         tag = trainer.run_dir.name
