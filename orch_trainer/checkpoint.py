@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Iterable
 
-from orch_trainer.complete import MARKER, Checkpoint, complete_checkpoints, read_checkpoint, unread
+from orch_trainer.complete import MARKER, Checkpoint, complete_checkpoints, damage, read_checkpoint, unread
 from orch_trainer.fence import Fence
 from orch_trainer.files import Files, size_by_name, sync_tree
 from orch_trainer.shards import is_note, remove_notes
@@ -60,6 +60,8 @@ class Checkpoints:
         self._mark(folder, step, sizes, saved_at)
         with self._fence.held():
             existing = read_checkpoint(final)
+            if existing is not None and damage(final):  # what was not resumed from must not stand in the way of its like
+                existing = None
             if existing is None:
                 if final.exists():                      # damaged: no checkpoint, and kept for whoever asks why
                     self._set_aside(final, DAMAGED)
@@ -118,8 +120,11 @@ class Checkpoints:
         self.files.sync(folder)
 
     def _set_aside(self, folder: Path, prefix: str = REMOVED) -> None:
-        name = "{}{}-{}-{}-{}".format(prefix, folder.name.lstrip("."), self._fence.epoch, os.getpid(), next(self._numbers))
-        self.files.rename(folder, self.parent / name)
+        name = "{}{}-{}-{}-".format(prefix, folder.name.lstrip("."), self._fence.epoch, os.getpid())
+        target = self.parent / (name + str(next(self._numbers)))
+        while target.exists():                          # pids come again
+            target = self.parent / (name + str(next(self._numbers)))
+        self.files.rename(folder, target)
 
     def _is_dead(self, name: str) -> bool:
         epoch, pid = name.split("-")[-2:]

@@ -1,17 +1,22 @@
-"""Reading checkpoints: which folders are complete. Never writes; the trainer library alone does.
+"""Reading checkpoints: which folders are complete, and whether one is as it was written. Never writes.
 
 A folder is a complete checkpoint if and only if its ``COMPLETE`` marker parses and every file it lists has the listed size
-(docs/protocol.md). Order is by the marker's step, never by name or date.
+(docs/protocol.md). Order is by the marker's step, never by name or date. What a network file system lists may be gone, and
+what is there may not be listed for half a minute: a folder counts by what is found in it by name, and whoever knows a name
+gives it (``also``).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 MARKER = "COMPLETE"
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +30,13 @@ class Checkpoint:
     epoch: int = 0
 
 
-def complete_checkpoints(folder: Path) -> list[Checkpoint]:
-    """All complete checkpoints below this folder, newest step last. A folder that is not there has none."""
+def complete_checkpoints(folder: Path, also: Iterable[Path] = ()) -> list[Checkpoint]:
+    """All complete checkpoints below this folder and of ``also``, newest step last. A folder that is not there has none."""
     try:
-        names = os.listdir(folder)
+        paths = {folder / name for name in os.listdir(folder) if not name.startswith(".")}
     except FileNotFoundError:
-        return []
-    found = (read_checkpoint(folder / name) for name in names if not name.startswith("."))
+        paths = set()
+    found = (read_checkpoint(path) for path in paths.union(also))
     return sorted((c for c in found if c is not None), key=lambda c: (c.step, c.saved_at))
 
 
@@ -46,9 +51,50 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     try:
         marker = json.loads((path / MARKER).read_text())
         files = dict(marker["files"])
-        if any((path / name).stat().st_size != size for name, size in files.items()):
+        if any(_size(path / name) != size for name, size in files.items()):
             return None
         return Checkpoint(path=path, step=int(marker["step"]), saved_at=float(marker["saved_at"]),
                           size_bytes=sum(files.values()), epoch=int(marker.get("epoch", 0)))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def damage(path: Path) -> str:
+    """What in a complete checkpoint differs from its checksums; '' if nothing does, or it has none. Reads about 1 GiB at
+    most."""
+    try:
+        marker = json.loads((path / MARKER).read_text())
+        sums, budget = dict(marker.get("sums") or {}), int(marker.get("sum_bytes") or 0)
+        wrong = [name for name, found in sorted(sums.items()) if _sum(path / name, budget) != found]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return f"{len(wrong)} of {len(sums)} files differ from their checksums, {wrong[0]} first" if wrong else ""
+
+
+def _size(path: Path) -> int:
+    """Asked of the open file: opening makes a network file system look again, where a stat may answer from a cache."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _blocks(size: int, budget: int) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths of what is read of a file (docs/protocol.md)."""
+    if size <= budget:
+        yield 0, size
+        return
+    block = min(_BLOCK_BYTES, budget // 2)
+    count = budget // block
+    yield from ((number * (size - block) // (count - 1), block) for number in range(count))
+
+
+def _sum(path: Path, budget: int) -> str:
+    found = 0
+    with open(path, "rb") as file:
+        for offset, length in _blocks(os.fstat(file.fileno()).st_size, budget):
+            file.seek(offset)
+            for begin in range(0, length, _BLOCK_BYTES):
+                found = zlib.crc32(file.read(min(_BLOCK_BYTES, length - begin)), found)
+    return f"{found & 0xFFFFFFFF:08x}"

@@ -17,6 +17,8 @@ class Kind(StrEnum):
     HELD = "held"
     CANCELLED = "cancelled"
     NODE_OUT = "node-out"
+    SAVES_FAIL = "saves-fail"
+    SAVES_AGAIN = "saves-again"
     ONE_LEFT = "one-left"
     DRAINED = "drained"
     SLURM_SILENT = "slurm-silent"

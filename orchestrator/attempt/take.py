@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.attempt.papers import say
+from orchestrator.attempt.resume import choose
 from orchestrator.attempt_files import read_record
-from orchestrator.checkpoints import newest_complete
-from orchestrator.folders import attempt_dir, checkpoint_dir, fsync_folder, replace_file
+from orchestrator.folders import attempt_dir, fsync_folder, replace_file
 from orchestrator.host import boot_id, pid_namespace, start_of
 from orchestrator.records import AttemptSpec, StartRecord
 
@@ -99,7 +99,8 @@ def take(spec: AttemptSpec, me: Identity, asked_about: int, *, deadline: float |
     """
     run_dir, folder = Path(spec.run_dir), attempt_dir(Path(spec.run_dir), spec.number)
     with _epoch_locked(run_dir / "epoch") as descriptor:
-        newest = max((s.epoch for s in starts(run_dir)), default=0)
+        before = starts(run_dir)
+        newest = max((s.epoch for s in before), default=0)
         if newest > asked_about:
             raise Overtaken
         if (folder / "start.json").exists():
@@ -108,7 +109,9 @@ def take(spec: AttemptSpec, me: Identity, asked_about: int, *, deadline: float |
         os.pwrite(descriptor, f"{epoch:012d}\n".encode(), 0)
         os.ftruncate(descriptor, 13)
         os.fsync(descriptor)
-        checkpoint = newest_complete(checkpoint_dir(run_dir))
+        checkpoint, wrong = choose(run_dir, before)
+        for words in wrong:
+            say(f"orch: {words}")
         record = StartRecord(
             number=spec.number, submission_id=spec.submission_id, job_id=me.job_id, restart_count=me.restart_count,
             epoch=epoch, host=me.host, boot_id=boot_id(), pid=os.getpid(), pid_start=start_of(os.getpid()),

@@ -153,11 +153,14 @@ def _attempts(
             end = read_record(folder / "end.json", EndRecord)
             lines = lines_of(name)
             began, first = last_of(lines, "start"), last_of(lines, "first_step")
+            failed = last_of(lines, "save_failed")
             saved, spoken = last_of(lines, "saved"), [line["step"] for line in lines if isinstance(line.get("step"), int)]
             attempts.append(AttemptSeen(
                 start=start, end=end, heartbeat_at=read_heartbeat(folder) or start.started_at,
                 saved_after_notice=saved_after_notice(end.notice_at if end else None, start, checkpoint),
-                saved_at=float(saved["t"]) if saved else None, last_step=spoken[-1] if spoken else None,
+                saved_at=float(saved["t"]) if saved else None,
+                save_failed=(float(failed["t"]), failed.get("step"), str(failed.get("error"))) if failed else None,
+                last_step=spoken[-1] if spoken else None,
                 knows_orch=bool(lines), trainer_at=float(began["t"]) if began else None,
                 first_step_at=float(first["t"]) if first else None,
                 heard_at=float(lines[-1]["t"]) if lines else None))

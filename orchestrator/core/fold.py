@@ -20,6 +20,7 @@ journal is read.
     dropped      a waiting submission is gone without having trained (stood down, cancelled, vanished)
     held, released, cancel, cancelled, finished, reopened    the run's phase
     adjusted     the next attempts ask for more memory or a longer lead, because of an ending
+    saves        the trainer cannot save (fail: true; a full disk), or can again
     interval     a checkpoint interval was chosen, with all that it was computed from
     note         a sentence for people; changes nothing
 """
@@ -131,6 +132,10 @@ def _interval(run: Run, event: Event) -> Changes:
     return {"interval": {key: value for key, value in event.items() if key != "event"}}
 
 
+def _saves(run: Run, event: Event) -> Changes:
+    return {"saves_fail": bool(event["fail"]), "saves_told_at": float(event["t"])}
+
+
 def _adjusted(run: Run, event: Event) -> Changes:
     """An ending changed what the next attempts ask for."""
     profile = replace(
@@ -238,6 +243,7 @@ _UPDATES: dict[str, Callable[[Run, Event], Changes]] = {
     "asked": _asked,
     "answered": _answered,
     "adjusted": _adjusted,
+    "saves": _saves,
     "interval": _interval,
     "paused": _pause(held=True),
     "resumed": _pause(held=False),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SAMPLES_AT_MOST = 50
+SLOWDOWN_AT_MOST = 1.0             # steps that stand still
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,13 @@ class Measured:
     size_bytes: Spread | None = None
     step_s: Spread | None = None
     first_stall_s: Spread | None = None  # of an attempt's first save
+    slowdown: Spread | None = None     # sigma: the share by which steps are slower while a save is written beside them
+    slowed_stall_s: Spread | None = None  # C + sigma (t - C), where sigma was measured
+
+    @property
+    def cost_s(self) -> Spread | None:
+        """What a save costs, to be put into T* and into the waste (docs/planning.md 3)."""
+        return self.slowed_stall_s or self.stall_s
 
 
 def measure(attempts: Iterable[Sequence[dict[str, Any]]]) -> Measured:
@@ -44,11 +52,22 @@ def measure(attempts: Iterable[Sequence[dict[str, Any]]]) -> Measured:
     saves = [line for line in lines if line["event"] == "saved"]
     first, later = [s for s in saves if s.get("first")], [s for s in saves if not s.get("first")]
     usual = later or first             # a first save is better than nothing
+    slower = [line for line in saves if isinstance(line.get("slowdown"), (int, float))]
+    sigma = _spread(slower, "slowdown")
     rates = [line.get("steps_per_s") for line in lines if line["event"] == "progress"]
     return Measured(
         stall_s=_spread(usual, "stall_s"), write_s=_spread(usual, "write_s"), durable_s=_spread(usual, "durable_s"),
+        slowdown=sigma, slowed_stall_s=spread(_slowed(usual, sigma)) if sigma is not None else None,
         size_bytes=_spread(usual, "size_bytes"), first_stall_s=_spread(first, "stall_s"),
         step_s=spread([1 / rate for rate in rates if isinstance(rate, (int, float)) and rate > 0]))
+
+
+def _slowed(saves: Sequence[dict[str, Any]], sigma: Spread) -> list[float]:
+    """The slowdown of one save is noise on few steps, so the median of all is used; noise below zero is none."""
+    pairs = [(s.get("stall_s"), s.get("durable_s"), s.get("background")) for s in saves]
+    return [stall + (max(0.0, min(sigma.median, SLOWDOWN_AT_MOST)) * max(0.0, durable - stall) if background else 0.0)
+            for stall, durable, background in pairs
+            if isinstance(stall, (int, float)) and isinstance(durable, (int, float))]
 
 
 def _spread(lines: Sequence[dict[str, Any]], key: str) -> Spread | None:

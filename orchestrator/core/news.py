@@ -35,6 +35,7 @@ Fact = dict[str, object]
 LOST_AFTER_S = 60.0
 # A job may end before the record that its supervisor wrote can be read here (network file systems).
 RECORD_LAG_S = 15.0
+SAVES_TOLD_EVERY_S = 3600.0
 HEARTBEAT_S = 30.0  # between two beats of a supervisor
 _PUT_BACK = "Slurm put its job back into the queue"
 _RUN_AGAIN = "Slurm started its job anew, as it does when it has lost what it knew of it"
@@ -51,7 +52,7 @@ def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
         return [{"event": "adjusted", "reason": change.why,
                  **({"memory_bytes": change.memory_bytes} if change.memory_bytes is not None else {}),
                  **({"lead_s": change.lead_s} if change.lead_s is not None else {})}]
-    return list(_phase(run, seen, policy)) or list(_interval(run, seen, policy, now))
+    return list(_phase(run, seen, policy)) or list(_saves(run, seen, now)) or list(_interval(run, seen, policy, now))
 
 
 # --- submissions whose sbatch was not settled, and jobs that the journal does not know ---------------------------------
@@ -285,6 +286,22 @@ def _phase(run: Run, seen: Observation, policy: Policy) -> Iterator[Fact]:
         reason = why_hold(run, seen, policy) or refused(run)
         if reason:
             yield {"event": "held", "by": "orch", "reason": reason}
+
+
+def _saves(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    """Whether the live attempt's latest save failed. Training goes on meanwhile; a disk that comes and goes is told of
+    once an hour."""
+    live = run.live
+    record = next((a for a in seen.attempts if live is not None and a.start.epoch == live.epoch), None)
+    if record is None:
+        return
+    failed_at, step, error = record.save_failed or (0.0, None, "")
+    saved_at = record.saved_at or 0.0
+    quiet = run.saves_told_at is not None and now - run.saves_told_at < SAVES_TOLD_EVERY_S
+    if failed_at > saved_at and not run.saves_fail and not quiet:
+        yield {"event": "saves", "fail": True, "step": step, "reason": error, "checkpoint_step": seen.checkpoint_step}
+    elif saved_at > failed_at and run.saves_fail:
+        yield {"event": "saves", "fail": False, "checkpoint_step": seen.checkpoint_step}
 
 
 def _interval(run: Run, seen: Observation, policy: Policy, now: float) -> Iterator[Fact]:

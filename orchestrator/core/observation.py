@@ -27,6 +27,7 @@ class AttemptSeen:
     heartbeat_at: float | None = None
     saved_after_notice: bool = False
     saved_at: float | None = None      # when its latest save was complete, by its trainer's word
+    save_failed: tuple[float, int | None, str] | None = None  # its latest save that failed: when, which step, why
     last_step: int | None = None       # the latest step that its trainer spoke of
     trainer_at: float | None = None    # its START
     first_step_at: float | None = None

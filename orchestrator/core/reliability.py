@@ -72,6 +72,7 @@ class Setting:
         """For the journal: numbers, each with its unit, and where they come from."""
         low_h, high_h = self.known.mtbi95_h
         stall, durable, write = self.measured.stall_s, self.measured.durable_s, self.measured.write_s
+        slowdown, cost = self.measured.slowdown, self.measured.cost_s
         return {
             "interval_s": round(self.choice.interval_s, 3), "optimum_s": round(self.choice.optimum_s, 3),
             "bound": self.choice.bound, "mtbi_h": round(self.known.mtbi_h, 4),
@@ -80,6 +81,7 @@ class Setting:
             "prior": {"interruptions": self.known.prior.shape, "hours": round(self.known.prior.hours, 3)},
             "stall_s": stall.median if stall else None, "saves": stall.count if stall else 0,
             "durable_s": durable.median if durable else None, "write_s": write.median if write else None,
+            **({"slowdown": round(slowdown.median, 4), "cost_s": cost.median} if slowdown and cost else {}),
             "restart_s": round(self.restart_s, 3),
             "waste": {**{k: round(v, 8) for k, v in asdict(self.waste).items()}, "total": round(self.waste.total, 8)}
             if self.waste else None}
@@ -94,29 +96,29 @@ def setting(run: Run, measured: Measured, policy: Policy, now: float) -> Setting
     if policy.checkpoint_interval_s is not None:
         fixed = policy.checkpoint_interval_s
         choice = Choice(interval_s=fixed, optimum_s=_optimum_s(measured, known), bound="fixed by `checkpoint: interval`")
-    elif measured.stall_s is None:
+    elif measured.cost_s is None:
         first_s = min(FIRST_INTERVAL_S, policy.checkpoint_at_most_s, segment_s / 2)
         choice = Choice(interval_s=first_s, optimum_s=0.0, bound="first save, C is not measured yet")
     else:
         choice = choose_interval(
-            stall_s=_at_least(measured.stall_s.median), mtbi_s=known.mtbi_h * 3600,
-            durable_s=measured.durable_s.median if measured.durable_s else measured.stall_s.median,
+            stall_s=_at_least(measured.cost_s.median), mtbi_s=known.mtbi_h * 3600,
+            durable_s=measured.durable_s.median if measured.durable_s else measured.cost_s.median,
             at_most_s=policy.checkpoint_at_most_s, segment_s=segment_s)
     return Setting(choice=choice, known=known, measured=measured, restart_s=restart_s,
                    waste=waste_of(choice.interval_s, measured, known, restart_s))
 
 
 def waste_of(interval_s: float, measured: Measured, known: Reliability, restart_s: float) -> Waste | None:
-    if measured.stall_s is None:
+    if measured.cost_s is None:
         return None
-    durable = measured.durable_s or measured.stall_s
-    return expected_waste(interval_s, stall_s=_at_least(measured.stall_s.median), mtbi_s=known.mtbi_h * 3600,
+    durable = measured.durable_s or measured.cost_s
+    return expected_waste(interval_s, stall_s=_at_least(measured.cost_s.median), mtbi_s=known.mtbi_h * 3600,
                           durable_s=durable.median, restart_s=restart_s)
 
 
 def worth_changing(present_s: float | None, wanted: Setting) -> bool:
     """Whether the new interval is to be taken. Without a measured C there is only the first one; a fixed one is a command."""
-    new_s, stall = wanted.choice.interval_s, wanted.measured.stall_s
+    new_s, stall = wanted.choice.interval_s, wanted.measured.cost_s
     if present_s is None or wanted.choice.bound.startswith("fixed"):
         return present_s != new_s
     if stall is None:
@@ -141,7 +143,7 @@ def _most_favourable_stall_s(present_s: float, stall: Spread, mtbi_s: float) -> 
 
 
 def _optimum_s(measured: Measured, known: Reliability) -> float:
-    return daly_interval_s(_at_least(measured.stall_s.median), known.mtbi_h * 3600) if measured.stall_s else 0.0
+    return daly_interval_s(_at_least(measured.cost_s.median), known.mtbi_h * 3600) if measured.cost_s else 0.0
 
 
 def _at_least(stall_s: float) -> float:

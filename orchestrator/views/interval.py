@@ -49,6 +49,8 @@ def measured_lines(measured: Measured, restarts: Restarts) -> list[str]:
              ("durable", measured.durable_s), ("step", measured.step_s), ("R", restarts.whole_s),
              ("of it queue", restarts.queue_s), ("start-up", restarts.start_s), ("load", restarts.load_s)]
     words = [f"{name} {_seconds(value)}" for name, value in parts if value is not None]
+    if measured.slowdown is not None:
+        words.append(f"steps {100 * measured.slowdown.median:+.2g} % slower while one is written ({measured.slowdown.count})")
     if measured.size_bytes is not None:
         words.append(f"size {format_size(measured.size_bytes.median)}")
     return [f"measured (median, 10 to 90 %, n): {', '.join(words)}"] if words else ["nothing measured yet"]
@@ -70,7 +72,11 @@ def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float
         f"M = {known.mtbi_h:.6g} h",
     ]
     if measured.stall_s is not None:
-        lines.append(f"C = {measured.stall_s.median:.4g} s, median of {measured.stall_s.count} saves; "
+        slowed = ""
+        if measured.slowdown is not None and measured.cost_s is not None:
+            slowed = (f"with sigma = {measured.slowdown.median:.3g} while one is written, C + sigma (t - C) = "
+                      f"{measured.cost_s.median:.4g} s; ")
+        lines.append(f"C = {measured.stall_s.median:.4g} s, median of {measured.stall_s.count} saves; {slowed}"
                      f"T* = sqrt(2 C M) with Daly's terms = {choice.optimum_s:.6g} s")
     lines.append(f"chosen {choice.interval_s:.6g} s ({choice.bound}); in force "
                  + (f"{in_force_s:.6g} s" if in_force_s is not None else "nothing yet")

@@ -38,9 +38,10 @@ def run_messages(events: Sequence[Event], begin: int, left: Sequence[Run] | None
         run = apply(run, event)
         if run is not None:
             folded.append(run)
+    told = enumerate(zip(pairwise(folded), events[-len(folded):][1:], strict=True), 1)
     return [
-        message for index, (before, after) in enumerate(pairwise(folded), 1) if index >= begin
-        for message in _of_event(before, after, index, left)]
+        message for index, ((before, after), event) in told if index >= begin
+        for message in (*_of_event(before, after, index, left), *_of_saves(before, after, index, event))]
 
 
 def _of_event(before: Run, after: Run, index: int, left: Sequence[Run] | None) -> Iterator[Message]:
@@ -51,6 +52,20 @@ def _of_event(before: Run, after: Run, index: int, left: Sequence[Run] | None) -
     kind = {Phase.FINISHED: Kind.FINISHED, Phase.CANCELLED: Kind.CANCELLED, Phase.HELD: Kind.HELD}.get(after.phase)
     if kind is not None and before.phase != after.phase:
         yield _leaves(after, kind, f"{_name(after)}/{index}/{kind}", left)
+
+
+def _of_saves(before: Run, after: Run, index: int, event: Event) -> Iterator[Message]:
+    """The trainer cannot save, or can again."""
+    if before.saves_told_at == after.saves_told_at:
+        return
+    tag, newest = after.spec.tag, event.get("checkpoint_step")
+    kept = f"its newest complete checkpoint is step {newest}" if newest is not None else "it has no complete checkpoint"
+    kind = Kind.SAVES_FAIL if after.saves_fail else Kind.SAVES_AGAIN
+    headline = f"{tag} cannot save{_with(foreign(event.get('reason', '')))}" if after.saves_fail else f"{tag} saves again"
+    lines = (f"training goes on, and {kept}", "what an interruption would cost grows until there is space again") \
+        if after.saves_fail else (kept,)
+    yield Message(key=f"{_name(after)}/{index}/{kind}", kind=kind, at=after.saves_told_at or 0.0, tag=tag, headline=headline,
+                  lines=lines)
 
 
 def _name(run: Run) -> str:

@@ -136,6 +136,12 @@ def _interval(run: Run, event: Event) -> Iterator[Moment]:
     yield Moment(at=float(event["t"]), words=f"checkpoint every {format_duration(every)} from now on{known}", style="faint")
 
 
+def _saves(run: Run, event: Event) -> Iterator[Moment]:
+    """Its failures are told by the trainer's own lines."""
+    if not event.get("fail"):
+        yield Moment(at=float(event["t"]), words="saves again")
+
+
 def _finished(run: Run, event: Event) -> Iterator[Moment]:
     metrics = metrics_in_words(dict(event.get("metrics") or {}), METRICS_SHOWN)
     yield Moment(at=float(event["t"]), words=f"finished: {metrics}" if metrics else "finished", style="good")
@@ -149,7 +155,8 @@ _JOURNAL: dict[str, Callable[[Run, Event], Iterator[Moment]]] = {
     "submit": _said("submitted"), "reopened": _said("opened again"), "rejected": _said("Slurm refused a job of it", "bad"),
     "lost": _said("a submission never reached Slurm", "warn"), "held": _said("held", "bad"), "released": _said("released"),
     "cancel": _said("cancel was asked for", "warn"), "cancelled": _said("cancelled"), "adjusted": _said("adjusted", "warn"),
-    "started": _started, "ended": _ended, "dropped": _dropped, "interval": _interval, "finished": _finished, "note": _note}
+    "started": _started, "ended": _ended, "dropped": _dropped, "interval": _interval, "saves": _saves,
+    "finished": _finished, "note": _note}
 
 
 # --- the trainers' ----------------------------------------------------------------------------------------------------------

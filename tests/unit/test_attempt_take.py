@@ -95,12 +95,13 @@ def test_what_there_is_to_resume_from_is_read_once_nobody_older_may_publish(
     following = run.next()
     following.prepare()
 
-    def look(folder: Path) -> Checkpoint:
+    def look(folder: Path, before: list[StartRecord]) -> tuple[Checkpoint, list[str]]:
         assert (run.run_dir / "epoch").read_text() == "000000000007\n"
         assert not (following.folder / "start.json").exists()
-        return Checkpoint(path=folder / "step-00000005", step=5, saved_at=1.0, size_bytes=1, epoch=6)
+        assert [start.epoch for start in before] == [6]
+        return Checkpoint(path=folder / "checkpoints" / "step-00000005", step=5, saved_at=1.0, size_bytes=1, epoch=6), []
 
-    monkeypatch.setattr("orchestrator.attempt.take.newest_complete", look)
+    monkeypatch.setattr("orchestrator.attempt.take.choose", look)
     record = take_it(following, asked_about=6)
     assert (record.resume_from, record.resume_step) == (str(run.run_dir / "checkpoints" / "step-00000005"), 5)
 

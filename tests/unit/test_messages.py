@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import SPEC, ended, event, queued, run_of, started, submit
+from builders import POLICY, SPEC, attempt_seen, ended, event, job, queued, run_of, seen, started, submit
 
+from orchestrator.core.news import news
 from orchestrator.core.told import in_queue, listen, look_at_queue
 from orchestrator.message import Kind, Message, QueueTold, SlurmTold
 from orchestrator.model import Run
@@ -265,3 +266,33 @@ def test_many_at_once_become_one() -> None:
     assert group.lines[1] == "22:13 UTC r1 is held: no GPU (`orch release r1`)" and len(group.lines) == 8
     huge = grouped(some(460))
     assert huge.lines[0].startswith("440 before these;") and len(huge.lines) == 21 and "460 messages" in huge.headline
+
+
+def test_a_trainer_that_cannot_save_and_can_again() -> None:
+    fails = event("saves", NIGHT + 9, fail=True, step=40, checkpoint_step=30,
+                  reason="OSError: [Errno 28] No space left on device")
+    message, again = told(queued(1), started(1, NIGHT), fails, event("saves", NIGHT + 99, fail=False, checkpoint_step=60))
+    assert (message.kind, message.at) == (Kind.SAVES_FAIL, NIGHT + 9)
+    assert message.headline == "a cannot save: OSError: [Errno 28] No space left on device"
+    assert message.lines[0] == "training goes on, and its newest complete checkpoint is step 30"
+    assert (again.kind, again.headline) == (Kind.SAVES_AGAIN, "a saves again")
+
+
+@pytest.mark.parametrize(("saved_at", "failed_at", "before", "after_s", "expected"), [
+    (None, None, None, 0, []),
+    (100.0, None, None, 0, []),
+    (100.0, 200.0, None, 0, [True]),
+    (None, 200.0, None, 0, [True]),                      # the first save failed
+    (300.0, 200.0, None, 0, []),                         # it failed and the next one did not, between two passes
+    (100.0, 200.0, True, 10, []),                        # told already
+    (300.0, 200.0, True, 10, [False]),
+    (300.0, 400.0, False, 10, []),                       # it comes and goes
+    (300.0, 400.0, False, 3601, [True]),
+])
+def test_a_full_disk_becomes_an_event(
+        saved_at: float | None, failed_at: float | None, before: bool | None, after_s: float, expected: list[bool]) -> None:
+    run = run_of(queued(1), started(1), *([event("saves", NIGHT, fail=before)] if before is not None else []))
+    failed = None if failed_at is None else (failed_at, 5, "full")
+    found = seen(job(1, "RUNNING"), attempts=(attempt_seen(1, saved_at=saved_at, save_failed=failed),), checkpoint_step=4)
+    facts = [fact for fact in news(run, found, POLICY, NIGHT + after_s) if fact["event"] == "saves"]
+    assert [fact["fail"] for fact in facts] == expected
