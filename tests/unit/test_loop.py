@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builders import queued, run_of
+
 from orchestrator.control.loop import Daemon
+from orchestrator.control.passes import PassReport, RunPass
 from orchestrator.control.ports import Ports
 from orchestrator.errors import UserError
 from orchestrator.sd_notify import Manager
@@ -59,3 +62,30 @@ def test_a_folder_that_cannot_be_listed_is_said_once_and_the_daemon_goes_on(tmp_
     looped.passes(4, mended)
     assert len([line for line in looped.said if "runs" in line]) == 1
     assert (tmp_path / "ops" / "STATE.md").exists(), "the passes after it went well"
+
+
+def test_a_record_that_appears_while_a_pass_is_at_it_wakes_the_next_one(tmp_path: Path) -> None:
+    """Its attempt was looked at before the record was there; waiting out the pause would cost half a minute of a GPU."""
+    folder = tmp_path / "runs" / "a" / "attempts" / "0001"
+    folder.mkdir(parents=True)
+    run = run_of(queued(1))
+    ports = Ports(repository=tmp_path, slurm=SlurmCommands(), clock=lambda: 0.0, new_id=str)
+    report = PassReport(runs=(RunPass(tag="a", run=run),), snapshot=None)
+
+    class Passing(Daemon):
+        during: Callable[[], object] = lambda self: None
+
+        def _pass(self) -> PassReport:
+            self.during()
+            return report
+
+    daemon = Passing(ports=ports, every_s=30.0, reload=lambda: (ports, 30.0), monotonic=lambda: 0.0, jitter=lambda: 0.0,
+                     say=lambda tag, line: None, manager=Manager({}))
+    daemon.one_pass()
+    assert not daemon._woken(report)
+    daemon.during = lambda: (folder / "start.json").write_text("{}")
+    daemon.one_pass()
+    assert daemon._woken(report)
+    daemon.during = lambda: None
+    daemon.one_pass()
+    assert not daemon._woken(report), "once"
