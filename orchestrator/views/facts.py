@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model import Attempt, JobSeen, Phase, Run
-from orchestrator.views.reasons import reason_in_words
+from orchestrator.states import ALLOCATED_STATES, WAITING_STATES
+from orchestrator.views.reasons import job_in_words
 from orchestrator.views.text import one_line
 
 METRICS_SHOWN = 3
@@ -54,7 +55,7 @@ def state_word(run: Run, jobs: dict[str, JobSeen] | None = None) -> str:
         return "running"
     head = run.waiting[0] if run.waiting else None
     job = (jobs or {}).get(head.id) if head else None
-    if job is not None and job.state not in ("PENDING",):
+    if job is not None and job.state in ALLOCATED_STATES:
         return "starting"
     return "waiting"
 
@@ -85,8 +86,8 @@ def why_waiting(shown: Shown) -> str:
     if head.job_id is None:
         return "whether Slurm took its job is not settled yet"
     job = shown.jobs.get(head.id)
-    reason = reason_in_words(job.reason) if job is not None and job.state == "PENDING" else ""
-    if after and (not reason or reason.endswith("(Dependency)")):
+    reason = job_in_words(run, head, shown.jobs)
+    if after and (job is None or (job.state in WAITING_STATES and job.reason in ("", "Dependency"))):
         reason = after
     return f"job {head.job_id}" + (f", {reason}" if reason else "")
 

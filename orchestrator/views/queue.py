@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.core.line import in_order
 from orchestrator.core.script import dependency_jobs, parse_comment, repository_key
 from orchestrator.model import QueuedJob
 from orchestrator.views.reasons import reason_in_words
@@ -13,32 +14,6 @@ from orchestrator.views.status import View
 from orchestrator.views.text import Line, Span, Style, day_and_time, one_line, table
 
 NAME_AT_MOST = 40      # columns of somebody else's job name
-# What waits for something other than its turn has no place in the order.
-_NOT_IN_LINE = ("Dependency", "JobHeld", "BeginTime")
-
-
-def in_order(jobs: Sequence[QueuedJob]) -> list[tuple[QueuedJob, int | None]]:
-    """Running ones first, by their start; then those that wait, in the order in which Slurm considers them, with their place
-    in it (within their partition); then those that wait for something else."""
-    running = sorted((job for job in jobs if job.state != "PENDING"), key=lambda job: (job.start_at or 0.0, _number(job)))
-    waiting = sorted((job for job in jobs if job.state == "PENDING"),
-                     key=lambda job: (0, -job.priority, _number(job)) if _in_line(job) else (1, 0, _number(job)))
-    places: dict[str, int] = {}
-    found: list[tuple[QueuedJob, int | None]] = [(job, None) for job in running]
-    for job in waiting:
-        if _in_line(job):
-            places[job.partition] = places.get(job.partition, 0) + 1
-        found.append((job, places[job.partition] if _in_line(job) else None))
-    return found
-
-
-def _in_line(job: QueuedJob) -> bool:
-    return job.priority > 0 and not job.reason.startswith(_NOT_IN_LINE)
-
-
-def _number(job: QueuedJob) -> tuple[int, str]:
-    digits = re.match(r"\d*", job.job_id)
-    return int(digits[0]) if digits and digits[0] else 0, job.job_id
 
 
 def project_of(job: QueuedJob) -> str:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.model import INTERRUPTIONS, Phase, Run
+from orchestrator.states import WAITING_STATES
 from orchestrator.units import format_duration
 from orchestrator.views.facts import Shown, how_to_go_on, metrics_in_words, run_as_json, state_word, why_waiting
 from orchestrator.views.interval import hours
+from orchestrator.views.reasons import start_in_words
 from orchestrator.views.text import minute_utc, one_line
 
 PAGE_AT_MOST = 14_000  # characters: 4,000 tokens of 3.5
@@ -165,6 +167,10 @@ def _activity(shown: Sequence[Shown], waiting: Sequence[Shown]) -> str:
         return f"{len(live)} running: {_names(live)}; {len(waiting)} waiting: {_names(waiting)}."
     if live:
         return f"{len(live)} running: {_names(live)}; **nothing waits behind: {queue_it}**."
+    starting = [s for s in waiting if state_word(s.run, s.jobs) == "starting"]
+    if starting:
+        more = f"; {len(waiting) - len(starting)} waiting" if len(waiting) > len(starting) else ""
+        return f"{len(starting)} starting: {_names(starting)}{more}."
     if waiting:
         return (f"**Nothing runs**; {len(waiting)} waiting: {_names(waiting)}, "
                 f"the first because of this: {_code(why_waiting(waiting[0]), 160)}.")
@@ -219,9 +225,10 @@ def _interval(shown: Shown) -> str:
 def _waiting_line(shown: Shown) -> str:
     run = shown.run
     job = shown.jobs.get(run.waiting[0].id) if run.waiting else None
-    guess = job.start_at if job is not None and job.state == "PENDING" else None
+    guess = start_in_words(job, minute_utc(job.start_at)) if (
+        job is not None and job.start_at is not None and job.state in WAITING_STATES) else ""
     begin = f"{state_word(run, shown.jobs)} since {minute_utc(run.phase_since)}: {_code(why_waiting(shown), 240)}"
-    return _line(run, begin, [f"about {minute_utc(guess)} by Slurm's guess" if guess is not None else ""])
+    return _line(run, begin, [guess])
 
 
 def _ended_line(shown: Shown) -> str:

@@ -9,11 +9,12 @@ from datetime import tzinfo
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.core.reliability import Setting, restarts
 from orchestrator.core.script import dependency_jobs
-from orchestrator.model import JobSeen, Phase, Run
+from orchestrator.model import Phase, Run, Submission
+from orchestrator.states import WAITING_STATES
 from orchestrator.units import format_duration, format_size
 from orchestrator.views.facts import METRICS_SHOWN, Progress, Shown, how_to_go_on, metrics_in_words, state_word, why_waiting
 from orchestrator.views.interval import interval_lines
-from orchestrator.views.reasons import reason_in_words
+from orchestrator.views.reasons import job_in_words, start_in_words
 from orchestrator.views.text import Line, Span, Style, day_and_time, one_line, table, wrapped
 from orchestrator.views.timeline import Moment, Saves, attempt_table, moment_lines
 
@@ -127,7 +128,7 @@ def run_lines(whole: Whole, view: View) -> list[Line]:
     if run.waiting and not run.over:
         lines.append(())
         for s in run.waiting:
-            lines += wrapped(_waiting_line(s.number, s.job_id, whole.shown.jobs.get(s.id), view), width)
+            lines += wrapped(_waiting_line(whole, s, view), width)
     paragraphs = [_checkpoints(whole.checkpoints, view.now)]
     if whole.setting is not None and not run.over:
         paragraphs.append(interval_lines(whole.setting, restarts(run), whole.shown.progress.interval_s))
@@ -186,14 +187,16 @@ def _progress_words(progress: Progress, view: View, *, live: bool) -> str:
     return ", ".join(words)
 
 
-def _waiting_line(number: int, job_id: str | None, job: JobSeen | None, view: View) -> str:
+def _waiting_line(whole: Whole, submission: Submission, view: View) -> str:
+    jobs = whole.shown.jobs
+    job, name = jobs.get(submission.id), f"next: attempt {submission.number}, job {submission.job_id or '?'}"
     if job is None:
-        return f"next: attempt {number}, job {job_id or '?'}, not seen in Slurm yet"
+        return f"{name}, not seen in Slurm yet"
     behind = ", ".join(sorted(dependency_jobs(job.dependency), key=int))
-    reason = f" behind job {behind}" if behind else f", {reason_in_words(job.reason)}" if job.reason else ""
-    guess = f", to start about {day_and_time(job.start_at, view.zone)} by Slurm's guess" if job.start_at is not None else ""
-    why = reason + guess if job.state == "PENDING" else ""
-    return f"next: attempt {number}, job {job_id or '?'}, {job.state.lower()}{why}"
+    words = job_in_words(whole.shown.run, submission, jobs)
+    why = f" behind job {behind}" if behind and job.reason in ("", "Dependency") else f", {words}" if words else ""
+    guess = f", {start_in_words(job, day_and_time(job.start_at, view.zone))}" if job.start_at is not None else ""
+    return f"{name}, {job.state.lower()}{why}" + (guess if job.state in WAITING_STATES else "")
 
 
 def _checkpoints(checkpoints: Sequence[Checkpoint], now: float) -> list[str]:

@@ -130,6 +130,10 @@ def test_a_waiting_run_says_what_it_waits_for() -> None:
     assert why_waiting(Shown(run=behind, jobs=jobs(job(1, "PENDING", reason="Dependency")))) == "job 101, waits for base"
     assert why_waiting(Shown(run=behind, jobs=jobs(job(1, "PENDING", reason="JobHeldUser")))) == \
         "job 101, held in Slurm by its user (JobHeldUser)"
+    starting = Shown(run=run_of(queued(1)), jobs=jobs(job(1, "RUNNING")))
+    assert why_waiting(starting) == "job 101, has its nodes; its supervisor has not reported yet"
+    assert state_word(starting.run, starting.jobs) == "starting"
+    assert state_word(starting.run, jobs(job(1, "REQUEUED", reason="BeginTime"))) == "waiting"
     assert "orch explain a" in why_waiting(Shown(run=run_of()))
     unsettled = run_of(event("queueing", 0, submission_id="s1", number=1, dependency="singleton"))
     assert "not settled" in why_waiting(Shown(run=unsettled))
@@ -138,17 +142,11 @@ def test_a_waiting_run_says_what_it_waits_for() -> None:
 @pytest.mark.parametrize(("reason", "words"), [
     ("Resources", "waits for free resources (Resources)"),
     ("ReqNodeNotAvail, UnavailableNodes:d[001-032]",
-     "nodes that it needs are down, drained or reserved (ReqNodeNotAvail, UnavailableNodes:d[001-032])"),
-    ("Nodes required for job are DOWN, DRAINED or reserved",
-     "nodes that it needs are down, drained or reserved (Nodes required for job are DOWN, DRAINED or reserved)"),
-    ("Nodes_required_for_job_are_DOWN",
-     "nodes that it needs are down, drained or reserved (Nodes_required_for_job_are_DOWN)"),
-    ("QOSMaxSubmitJobPerUserLimit", "a limit of its QOS is reached (QOSMaxSubmitJobPerUserLimit)"),
-    ("AssocGrpGRES", "a limit of its account is reached (AssocGrpGRES)"),
-    ("JobArrayTaskLimit,BeginTime", "as many of its array run as may (JobArrayTaskLimit,BeginTime)"),
-    ("RaisedSignal:9(Killed)", "RaisedSignal:9(Killed)"), ("Reservation x was deleted",
-                                                           "its reservation has not begun (Reservation x was deleted)"),
-    ("", ""), ("new\nword", "new word")])
+     "nodes that it needs are down, drained or do not answer (ReqNodeNotAvail, UnavailableNodes:d[001-032])"),
+    ("Reservation x was deleted", "its reservation was deleted; Slurm holds it for that (Reservation x was deleted)"),
+    ("QOSMaxSubmitJobPerUserLimit",
+     "its user has as many jobs under its QOS as one may have (QOSMaxSubmitJobPerUserLimit)"),
+    ("NewInSlurm30", "NewInSlurm30"), ("", ""), ("new\nword", "new word")])
 def test_slurms_reasons_in_words(reason: str, words: str) -> None:
     assert reason_in_words(reason) == words
 
@@ -191,6 +189,16 @@ def test_one_run_whole() -> None:
         "",
         "complete checkpoints: step 50 (3M each, the newest 1m12s old)",
     ]
+
+
+@pytest.mark.parametrize(("reason", "state", "words"), [
+    ("Resources", "PENDING", "pending, waits for free resources (Resources), about 01-01 01:00:00 by Slurm's guess"),
+    ("BeginTime", "PENDING", "pending, its time to begin has not come (BeginTime), not before 01-01 01:00:00"),
+    ("", "RUNNING", "running, has its nodes; its supervisor has not reported yet")])
+def test_when_a_waiting_job_may_start(reason: str, state: str, words: str) -> None:
+    shown = Shown(run=run_of(queued(1)), jobs=jobs(job(1, state, reason=reason, start_at=3600.0)))
+    lines = texts(run_lines(whole(shown=shown, saves={}, moments=[], checkpoints=[]), view(0)))
+    assert f"next: attempt 1, job 101, {words}" in lines
 
 
 @pytest.mark.parametrize("width", [60, 80])

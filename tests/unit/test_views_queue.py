@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.line import in_order
 from orchestrator.core.script import repository_key
 from orchestrator.model import QueuedJob
 from orchestrator.slurm.fields import UNIT, parse_queue, queue_option
-from orchestrator.views.queue import in_order, project_of, queue_json, queue_lines
+from orchestrator.views.queue import project_of, queue_json, queue_lines
 from orchestrator.views.status import View
 from orchestrator.views.text import columns, plain
 
