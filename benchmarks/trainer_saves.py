@@ -2,7 +2,7 @@
 
     python benchmarks/trainer_saves.py FOLDER [--mb 1024] [--saves 5]
 
-FOLDER is on the storage to be measured. The write is plain: the state's bytes into one file; the snapshot is a copy in memory.
+FOLDER is on the storage to be measured. The write is plain: the state's bytes into one file; the snapshot is a copy.
 """
 
 import argparse

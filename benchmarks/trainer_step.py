@@ -6,6 +6,7 @@
 import argparse
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def main():
         print(f"empty method                      {empty:7.0f} ns")
         print(f"step()                            {step:7.0f} ns   limit {LIMIT_NS} ns")
         print(f"step(), should_save, should_stop  {polled_ns(training, calls):7.0f} ns")
+        over = threading.Event()
+        saving = training.saving(calls, background=True)
+        with saving as checkpoint:
+            saving.rest(lambda: (over.wait(), Path(checkpoint, "state").write_bytes(b"x")))
+        writing = nanoseconds_per_call(training.step, calls)
+        print(f"step() while a save is written    {writing:7.0f} ns")
+        print(f"all three while one is written    {polled_ns(training, calls):7.0f} ns")
+        over.set()
         training.finish({"step_ns": step})
     return 0 if step < LIMIT_NS else 1
 

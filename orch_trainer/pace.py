@@ -10,6 +10,7 @@ the best interval that can be had is the C + t_a that this comes to (docs/planni
 from __future__ import annotations
 
 SAFETY = 1.25                       # a save may take this much longer than the last one
+STUCK_AFTER_S, STUCK_TIMES = 600.0, 5.0     # a write in the background that lasts so long, and so many times the one before
 LAST_SAVES_MAX = 2                  # tries after the notice; a full disk will not get emptier
 SHARED, LOCAL = 0, 1                # where a checkpoint goes: for any node to resume from, or for this one
 
@@ -73,6 +74,10 @@ class Pace:
         passed_s = now - max(self._began.values())
         self._warn_at = now + passed_s
         return passed_s
+
+    def is_stuck(self, written_s: float) -> bool:
+        """Whether a write in the background has lasted too long to be merely slow."""
+        return written_s >= max(STUCK_AFTER_S, STUCK_TIMES * max(self._cost_s.values(), default=0.0))
 
     def save_begun(self, now: float, level: int = SHARED) -> None:
         self._began[LOCAL] = now

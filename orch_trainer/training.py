@@ -298,7 +298,10 @@ class Training:
         """While a save is being written in the background the next one waits (pace.py says why), and that is said."""
         now = self._monotonic()
         late_s = self._pace.overdue_s(now)
-        if late_s is not None:
+        if late_s is not None and self._pace.is_stuck(late_s):
+            why = "the one before it has been written for {:.0f} s and is not usable".format(late_s)
+            self._tell.put("save_failed", "WARNING: no new checkpoint: " + why, step=plain(self._pace.step), error=why)
+        elif late_s is not None:
             self._tell.put("save_waits", "WARNING: a checkpoint has been written for {:.0f} s and the next one is due (every "
                            "{:g} s): it waits until that one is usable".format(late_s, self._pace.interval_s),
                            written_s=late_s, interval_s=self._pace.interval_s)

@@ -1,4 +1,5 @@
-"""Whether a trainer hangs: how long it has given no sign of life, against a limit learnt from its own steps and saves.
+"""Whether a trainer hangs: how long it has given no sign of life, against a limit learnt from its own steps and saves, each
+from its like: a run with steps of a second and saves of ten minutes is not given an hour for a step.
 
 Counted is the time in which this supervisor was awake: where Slurm suspends the whole job, nobody's clock runs. A trainer
 without alive.json (one that knows nothing of orch) is never judged. What was learnt is handed to the next attempt in
@@ -48,7 +49,8 @@ class Sign:
 class Learnt:
     """What an attempt leaves to the next."""
 
-    longest_s: float = 0.0             # between two signs while training or saving
+    longest_s: float = 0.0             # between two signs while training
+    longest_save_s: float = 0.0        # while saving
     patience: float = 1.0              # times the limit; doubled by each attempt that was called hung
 
 
@@ -56,8 +58,8 @@ class Life:
     """Ticked once a second with what alive.json says."""
 
     def __init__(self, host: str, fixed_s: float | None, before: Learnt) -> None:
-        self._host, self._fixed_s, self._before = host, fixed_s, before
-        self._longest_s = before.longest_s
+        self._host, self._fixed_s = host, fixed_s
+        self._learnt = before
         self._sign: Sign | None = None
         self._rewritten_s = 0.0        # since alive.json changed in any way
         self._ticked: float | None = None
@@ -69,7 +71,7 @@ class Life:
 
     @property
     def learnt(self) -> Learnt:
-        return replace(self._before, longest_s=self._longest_s)
+        return self._learnt
 
     @property
     def limit_s(self) -> float:
@@ -78,9 +80,12 @@ class Life:
         announced_s = sign.at_most_s or 0.0 if sign is not None else 0.0
         if self._fixed_s is not None:
             return max(self._fixed_s, announced_s)
-        slowly = sign is None or sign.doing in (STARTING, SAVING)
-        least_s = SLOWLY_AT_LEAST_S if slowly else TRAINING_AT_LEAST_S
-        return max(self._before.patience * max(least_s, FACTOR * self._longest_s), announced_s)
+        learnt = self._learnt
+        if sign is None or sign.doing in (STARTING, SAVING):
+            usual_s = max(SLOWLY_AT_LEAST_S, FACTOR * learnt.longest_save_s)
+        else:
+            usual_s = max(TRAINING_AT_LEAST_S, FACTOR * learnt.longest_s)
+        return learnt.patience * max(usual_s, announced_s)
 
     def tick(self, sign: Sign | None, now: float, *, countable: bool) -> bool:
         """Whether the trainer hangs. ``countable`` is false while its silence may have another reason than itself."""
@@ -101,8 +106,12 @@ class Life:
         return self.silent_s > self.limit_s
 
     def _learn(self, before: Sign, silent_s: float) -> None:
-        if before.doing in (TRAINING, SAVING) and before.at_most_s is None:
-            self._longest_s = max(self._longest_s, silent_s)
+        if before.at_most_s is not None:
+            return
+        if before.doing == TRAINING:
+            self._learnt = replace(self._learnt, longest_s=max(self._learnt.longest_s, silent_s))
+        elif before.doing == SAVING:
+            self._learnt = replace(self._learnt, longest_save_s=max(self._learnt.longest_save_s, silent_s))
 
     def _there(self, sign: Sign) -> bool:
         """Whether that process is still there to be judged; another host's is while its file is rewritten."""
@@ -140,14 +149,15 @@ def read_learnt(folder: Path | None) -> Learnt:
     """What the attempt in this folder left."""
     data = _read(folder / "life.json") if folder is not None else {}
     try:
-        return Learnt(longest_s=float(data.get("longest_s", 0.0)), patience=float(data.get("patience", 1.0)))
+        return Learnt(**{key: float(value) for key, value in data.items() if key in Learnt.__slots__})
     except (TypeError, ValueError):
         return Learnt()
 
 
 def life_json(learnt: Learnt, *, hung: bool) -> dict[str, Any]:
     patience = min(PATIENCE_AT_MOST, 2 * learnt.patience) if hung else learnt.patience
-    return asdict(replace(learnt, longest_s=round(learnt.longest_s, 1), patience=patience))
+    return asdict(replace(learnt, longest_s=round(learnt.longest_s, 1), longest_save_s=round(learnt.longest_save_s, 1),
+                          patience=patience))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -167,8 +167,8 @@ class JobFile(_Strict, frozen=True):
         "`{tag}`, which becomes the run's name, is in it (`results/{tag}/cv.json`), so that no run's file finishes "
         "another")] = None
     hung_after: Annotated[Quantity | None, duration(
-        "no step, save or announced phase for so long: stack dump, TERM, KILL. Learnt: five times the longest gap so far,"
-        " at least 10 min (30 while starting or saving); announce a long evaluation with `training.phase(\"evaluation\", "
-        "at_most_s=3600)`",
+        "no step, save or announced phase for so long: stack dump, TERM, KILL. Learnt: five times the longest step so far,"
+        " of saves for saves, at least 10 min (30 while starting or saving); announce a long evaluation with "
+        "`training.phase(\"evaluation\", at_most_s=3600)`",
         default="learnt")] = None
     checkpoint: JobCheckpointFile = JobCheckpointFile()

@@ -50,14 +50,31 @@ def test_ten_minutes_before_anything_is_learnt(trains: Watched) -> None:
     assert trains.pass_s(1)
 
 
-def test_five_times_the_longest_gap_saves_included(trains: Watched) -> None:
-    trains.pass_s(100)
-    trains.step(doing="saving")
+def test_five_times_the_longest_gap_of_steps_for_steps_and_of_saves_for_saves(trains: Watched) -> None:
     trains.pass_s(300)
+    trains.step(doing="saving")
+    trains.pass_s(500)
     trains.step(doing="training")
     assert trains.life.limit_s == pytest.approx(1500.0, abs=10.0)
+    trains.step(doing="saving")
+    assert trains.life.limit_s == pytest.approx(2500.0, abs=10.0)
+    trains.step(doing="training")
     assert not trains.pass_s(1490)
     assert trains.pass_s(20)
+
+
+def test_long_saves_say_nothing_of_a_step(trains: Watched) -> None:
+    trains.step(doing="saving")
+    trains.pass_s(1500)
+    trains.step(doing="training")
+    assert trains.life.limit_s == 600.0
+
+
+def test_patience_counts_for_what_was_announced_too() -> None:
+    watched = Watched(before=Learnt(patience=2.0))
+    watched.step(doing="evaluation", at_most_s=1000.0)
+    assert not watched.pass_s(2000)
+    assert watched.pass_s(2)
 
 
 @pytest.mark.parametrize("doing", ["starting", "saving"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orch_trainer.pace import Pace
+from orch_trainer.pace import LOCAL, SHARED, Pace
 
 
 def pace(**keys):
@@ -84,6 +84,73 @@ def test_two_failed_last_saves_are_enough():
         it.save_begun(now)
     assert not it.save_due(103, wall=0)
     assert it.stop_due(wall=0)
+
+
+def test_a_due_save_waits_for_the_one_being_written_and_says_so_each_time_the_wait_has_doubled():
+    it = pace()
+    it.save_begun(130)
+    it.write_begun(131, wall=0)
+    it.request_save(1)
+    it.request_save(2)
+    assert it.overdue_s(140) == 10                      # asked for
+    assert not it.save_due(140, wall=0)
+    said = [now for now in range(141, 1000) if it.overdue_s(now) is not None]
+    assert said == [150, 170, 210, 290, 450, 770]
+    assert [it.is_stuck(seconds) for seconds in (599, 600)] == [False, True]
+    it.writing = False
+    it.save_done(10, cost_s=300)
+    assert it.save_due(1000, wall=0)
+    assert [it.is_stuck(seconds) for seconds in (1499, 1500)] == [False, True]
+
+
+@pytest.mark.parametrize(("deadline", "saves"), [(1000 + 60 + 126, True), (1000 + 60 + 124, False)])
+def test_after_the_notice_there_must_be_time_for_the_write_under_way_too(deadline, saves):
+    it = pace(deadline=deadline)
+    it.save_begun(100)
+    it.save_done(1, cost_s=100)
+    it.save_begun(200)
+    it.write_begun(240, wall=1000)                      # 40 s of its 100 are over
+    it.step = 9
+    it.stop("limit")
+    assert it.save_due(240, wall=1000) is saves
+
+
+@pytest.mark.parametrize(("now", "requested", "level"), [(129, False, LOCAL), (199, False, LOCAL), (200, False, SHARED),
+                                                         (110, True, SHARED)])
+def test_the_level_of_a_save(now, requested, level):
+    it = pace(interval_s=100.0, local_interval_s=30.0)
+    if requested:
+        it.request_save(1)
+        it.request_save(2)
+    assert it.level(now, wall=0) == level
+
+
+def test_a_local_save_leaves_the_shared_one_due():
+    it = pace(interval_s=100.0, local_interval_s=30.0)
+    assert not it.save_due(129, wall=0)
+    assert it.save_due(130, wall=0)
+    it.save_begun(190, LOCAL)
+    it.save_done(5, 1.0, LOCAL)
+    assert not it.save_due(199, wall=0)
+    assert it.save_due(200, wall=0)
+    assert it.level(200, wall=0) == SHARED
+    it.save_begun(200, SHARED)
+    assert not it.save_due(229, wall=0)
+    assert it.save_due(230, wall=0)
+
+
+def test_the_last_save_goes_to_the_local_level_where_time_is_too_short_for_the_shared_one():
+    it = pace(interval_s=100.0, local_interval_s=30.0, deadline=1050.0)
+    for level, cost_s in ((SHARED, 60.0), (LOCAL, 2.0)):
+        it.save_begun(110, level)
+        it.save_done(5, cost_s, level)
+    it.step = 9
+    it.stop("limit")
+    assert it.save_due(120, wall=960.0)
+    assert it.level(120, wall=960.0) == SHARED
+    assert it.save_due(120, wall=1000.0)
+    assert it.level(120, wall=1000.0) == LOCAL
+    assert not it.save_due(120, wall=1049.0)
 
 
 def test_the_first_reason_to_stop_stays():
