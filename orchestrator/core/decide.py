@@ -10,7 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.core.observation import Control, Observation
-from orchestrator.core.recovery import backoff, excluded_nodes, last_chance, last_unsettled, turned_away
+from orchestrator.core.recovery import (
+    STOOD_DOWN_AT_MOST,
+    backoff,
+    excluded_nodes,
+    last_chance,
+    last_unsettled,
+    stood_down_in_a_row,
+    turned_away,
+)
 from orchestrator.core.reliability import interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
 from orchestrator.model import Attempt, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
@@ -175,6 +183,9 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
     if run.submissions[-1].state == SubmissionState.REJECTED:
         return [Wait(why=f"no successor ahead: Slurm refused it ({run.submissions[-1].reason}); "
                          "the next attempt is queued when this one has ended")]
+    if live is not None and len(stood_down_in_a_row(run)) >= STOOD_DOWN_AT_MOST:
+        return [Wait(why="no successor ahead: the last ones started while their predecessor trained, and stood down; the next "
+                         "attempt is queued when this one has ended")]
     if live is not None and last_chance(run, policy):
         return [Wait(why="no successor ahead: one more ending without a newer checkpoint holds the run")]
     behind = waiting[-1].job_id if waiting else live.job_id if live is not None else None

@@ -48,6 +48,8 @@ RULES: dict[Ending, Rule] = {
     Ending.NO_RESULT: Rule(follows="the next attempt begins anew", retries=0, counted=True),
     Ending.CANCELLED: Rule(follows="held: orch does not fight people"),
 }
+# So many that stood down one after another, and the next is waited with: something lets them start too early.
+STOOD_DOWN_AT_MOST = 2
 # So many endings without progress on one node, and the next attempt tries another: its GPU may be the reason.
 FRUITLESS_ENDINGS = 2
 _ONE_NODE = re.compile(r"[A-Za-z0-9._-]+")
@@ -169,8 +171,8 @@ def backoff(run: Run, policy: Policy) -> Backoff | None:
     misses, last = without_progress(run), _newest(run)
     if misses and last is not None and last.ended_at is not None and _rule(last).counted:
         return _wait(run, policy, misses, last.ended_at, f"{misses} without progress")
-    idle = _stood_down_in_a_row(run)
-    if len(idle) >= 2:
+    idle = stood_down_in_a_row(run)
+    if len(idle) >= STOOD_DOWN_AT_MOST:
         return _wait(run, policy, len(idle) - 1, idle[-1], f"{len(idle)} stood down in a row")
     return None
 
@@ -271,7 +273,7 @@ def turned_away(run: Run, policy: Policy) -> Backoff | None:
     return _wait(run, policy, len(refusals), refusals[0].intended_at, f"no room: {refusals[0].reason}")
 
 
-def _stood_down_in_a_row(run: Run) -> list[float]:
+def stood_down_in_a_row(run: Run) -> list[float]:
     """When the latest submissions stood down, as far as nothing trained in between and nobody released the run."""
     times: list[float] = []
     for submission in reversed(run.submissions):

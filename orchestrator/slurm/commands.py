@@ -143,7 +143,8 @@ class SlurmCommands:
         output, errors, code = self._wait_for(name, [program, *command[1:]], self._environment(environment))
         if code == 0:
             return output
-        message = errors or " ".join(output.split())[-300:] or f"{name} ended with {code}"
+        how = f"{name} was killed by signal {-code}" if code < 0 else f"{name} ended with {code}"
+        message = errors or " ".join(output.split())[-300:] or how
         words = message.lower()
         if any(full in words for full in _FULL):
             raise NoRoom(message)
