@@ -153,7 +153,7 @@ def mtbi(
     orch plan mtbi --period 54d --interruptions 466 --nodes 2048 --to-nodes 32
     """
     from orchestrator.planner import mtbi as record
-    from orchestrator.planner.reliability import PRIOR_SHAPE
+    from orchestrator.planner.pooled import PRIOR_SHAPE
 
     if (mtbi_s is None) == (period_s is None):
         raise UserError("write either --mtbi or --period with --interruptions")

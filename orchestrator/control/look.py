@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from orchestrator import folders, journal
@@ -13,14 +12,14 @@ from orchestrator.checkpoints import complete_checkpoints
 from orchestrator.control.history import history_of
 from orchestrator.control.observe import jobs_of, observe, with_offers
 from orchestrator.control.passes import describe, settled, verb
-from orchestrator.control.ports import Ports, Snapshot, ask_slurm, known_run, require_run, tags_with_runs
+from orchestrator.control.ports import Ports, Snapshot, ask_slurm, require_run, runs_now
 from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Observation
 from orchestrator.core.recovery import rule_in_words
 from orchestrator.core.reliability import Setting, restarts, setting
-from orchestrator.errors import JournalError, OrchError, StorageError
+from orchestrator.errors import OrchError
 from orchestrator.model import JobSeen, Phase, Run
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
@@ -49,7 +48,8 @@ def look_at(ports: Ports, tag: str, snapshot: Snapshot | None = None, run: Run |
     snapshot = snapshot or ask_slurm(ports)
     run, seen, facts = _with_news(ports, run, snapshot)
     return Look(run=run, jobs=jobs_of(run, snapshot.jobs), progress=progress_of(ports, run), silent=snapshot.silent,
-                setting=setting(run, seen.measured, run.spec.policy(ports.policy), ports.clock()), news=tuple(facts))
+                setting=setting(run, seen.measured, seen.others, run.spec.policy(ports.policy), ports.clock()),
+                news=tuple(facts))
 
 
 def look_at_all(ports: Ports, ask: Ask = ask_slurm) -> tuple[list[Shown], list[OrchError], str | None]:
@@ -66,18 +66,6 @@ def look_at_all(ports: Ports, ask: Ask = ask_slurm) -> tuple[list[Shown], list[O
         progress = by_journal if seen.over else progress_of(ports, seen)
         shown.append(Shown(run=seen, jobs=jobs_of(seen, snapshot.jobs), progress=progress))
     return shown, errors, snapshot.silent
-
-
-def runs_now(repository: Path) -> tuple[list[Run], list[OrchError]]:
-    """All runs, and what could not be read."""
-    runs: list[Run] = []
-    errors: list[OrchError] = []
-    for tag in tags_with_runs(repository):
-        try:
-            runs.append(known_run(repository, tag)[0])
-        except (JournalError, StorageError) as error:
-            errors.append(error)
-    return runs, errors
 
 
 def explain_run(ports: Ports, tag: str) -> list[str]:

@@ -48,7 +48,8 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
         attempts=tuple(_doubted(ports, run, run_dir, attempt, jobs, snapshot.answers) for attempt in attempts),
         stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
-        measured=measure(_latest_lines(names, lines_of)), control=read_control(run_dir),
+        measured=measure(_latest_lines(names, lines_of)),
+        others=snapshot.platform.others(repository, run.spec.tag, snapshot.asked_at), control=read_control(run_dir),
         upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags))
     return with_offers(ports, run, seen, snapshot)
 

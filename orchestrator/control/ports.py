@@ -24,6 +24,8 @@ from orchestrator.errors import (
     storage_error,
 )
 from orchestrator.model import JobSeen, Policy, Run
+from orchestrator.planner import exposure
+from orchestrator.planner.pooled import NOTHING_COUNTED, Counted
 from orchestrator.slurm.protocol import NodeOffer, Slurm
 
 _Told = TypeVar("_Told")
@@ -73,15 +75,32 @@ class Answers:
             raise
 
 
+@dataclass(slots=True)
+class Platform:
+    """What each run showed of the platform, by the journals as they were when somebody first asked: counted once for all
+    runs of a pass."""
+
+    _of: dict[str, Counted] | None = None
+    _all: Counted = NOTHING_COUNTED
+
+    def others(self, repository: Path, tag: str, now: float) -> Counted:
+        """Of all runs but this one. A damaged journal is left out; the pass complains of it."""
+        if self._of is None:
+            self._of = {run.spec.tag: exposure.platform(exposure.exposed(run, now)) for run in runs_now(repository)[0]}
+            self._all = sum(self._of.values(), NOTHING_COUNTED)
+        return self._all - self._of.get(tag, NOTHING_COUNTED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What Slurm said in one squeue: all our jobs, or why it said nothing. And what it was asked about nodes since."""
+    """What Slurm said in one squeue: all our jobs, or why it said nothing. And what was found since that all runs share."""
 
     asked_at: float
     jobs: tuple[JobSeen, ...] = ()
     silent: str | None = None
     hint: str = ""
     answers: Answers = field(default_factory=Answers)
+    platform: Platform = field(default_factory=Platform)
 
 
 def ask_slurm(ports: Ports, repositories: frozenset[str] | None = None) -> Snapshot:
@@ -159,13 +178,13 @@ def unknown_tag(tag: str, known: list[str], kind: str) -> UnknownTag:
     return UnknownTag(f'no {kind} "{tag}"', hint=hint)
 
 
-def read_all(repository: Path) -> tuple[list[Run], list[OrchError]]:
+def runs_now(repository: Path) -> tuple[list[Run], list[OrchError]]:
     """All runs, and what could not be read; one damaged journal never hides the others."""
     runs: list[Run] = []
     errors: list[OrchError] = []
     for tag in tags_with_runs(repository):
         try:
-            runs.append(require_run(repository, tag))
+            runs.append(known_run(repository, tag)[0])
         except (JournalError, StorageError) as error:
             errors.append(error)
     return runs, errors

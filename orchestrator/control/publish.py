@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator import folders
-from orchestrator.control.look import progress_of, runs_now
+from orchestrator.control.look import progress_of
 from orchestrator.control.observe import jobs_of
 from orchestrator.control.passes import PassReport
-from orchestrator.control.ports import Ports, Snapshot, ask_slurm
+from orchestrator.control.ports import Ports, Snapshot, ask_slurm, runs_now
 from orchestrator.views.facts import Progress, Shown
 from orchestrator.views.state import page_of, state_json, state_text
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from orchestrator import folders, journal
 from orchestrator.control.passes import PassReport, catch_up, pass_over_all, reconcile
-from orchestrator.control.ports import Ports, ask_slurm, read_all, require_run
+from orchestrator.control.ports import Ports, ask_slurm, require_run, runs_now
 from orchestrator.control.publish import publish_state
 from orchestrator.control.tell import tell
 from orchestrator.errors import Refused, SlurmUnreachable, TimedOut
@@ -69,7 +69,7 @@ def _ask(ports: Ports, tag: str, event: str, refuse: Callable[[Run], None], **co
 
 def dependents(ports: Ports, tag: str) -> list[str]:
     """Runs that wait for this one (``--after``) and will start when it has ended for good."""
-    runs, _ = read_all(ports.repository)
+    runs, _ = runs_now(ports.repository)
     return [run.spec.tag for run in runs if tag in run.spec.after_tags and not run.over and not run.attempts]
 
 

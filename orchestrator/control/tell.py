@@ -19,9 +19,9 @@ from subprocess import DEVNULL
 from orchestrator import folders, journal
 from orchestrator.config.notify import read_webhook
 from orchestrator.control.deliver import Send, Sender, deliver, enqueue, keep_living, said_once
-from orchestrator.control.look import progress_of, runs_now
+from orchestrator.control.look import progress_of
 from orchestrator.control.passes import PassReport
-from orchestrator.control.ports import Ports
+from orchestrator.control.ports import Ports, runs_now
 from orchestrator.core import told as news
 from orchestrator.errors import ConfigError, OrchError, RunLocked, storage_error
 from orchestrator.message import Cursor, Kind, Message, QueueTold, SlurmTold, Told

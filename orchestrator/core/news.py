@@ -312,7 +312,7 @@ def _interval(run: Run, seen: Observation, policy: Policy, now: float) -> Iterat
     fixed_s = policy.checkpoint_interval_s
     if fixed_s is not None and run.interval_s == fixed_s and run.interval.get("ended") == ended:
         return                         # it is in force, and there is nothing to count anew
-    wanted = setting(run, seen.measured, policy, now)
+    wanted = setting(run, seen.measured, seen.others, policy, now)
     if worth_changing(run.interval_s, wanted):
         yield {"event": "interval", "ended": ended, **wanted.as_event()}
     elif run.interval.get("ended") != ended:  # M is counted again after every ending, also when the interval stays

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.measures import Measured
 from orchestrator.model import JobGone, JobSeen, JobSighting, SlurmSilent
+from orchestrator.planner.pooled import NOTHING_COUNTED, Counted
 from orchestrator.records import EndRecord, StartRecord, StoodDown
 
 
@@ -74,6 +75,7 @@ class Observation:
     memory_at_most_bytes: int | None = None   # of the largest node; asked only when an ending makes it matter
     partition_nodes: int | None = None        # how many there are; asked only then too
     measured: Measured = field(default_factory=Measured)
+    others: Counted = NOTHING_COUNTED         # the platform's interruptions and node-hours of all other runs
 
     def job(self, submission_id: str) -> JobSighting:
         if self.silent is not None:

@@ -1,9 +1,9 @@
-"""M and T* of a run: counted from its attempts, chosen from what was measured. Pure; the mathematics is the planner's.
+"""M and T* of a run: counted from its attempts and from what other runs showed of the platform, chosen from what was
+measured. Pure; what counts and the mathematics are the planner's (``exposure``, ``pooled``, ``interval``).
 
-Interruptions alone are events; the exposure is censored, so the live attempt counts until now, and planned stops and
-cancels count without an event. A setup failure or a missing result is neither. M is computed again after every ending and
-the interval after every measured save; a new interval is taken only when it makes the part of the waste that the interval
-decides more than 1 % smaller, so that it never swings to and fro.
+M is computed again after every ending and the interval after every measured save; a new interval is taken only when it
+makes the part of the waste that the interval decides more than 1 % smaller, which takes an M that is a third larger or
+smaller: so it never swings to and fro, and another run's interruption seldom reaches this run's trainer.
 """
 
 from __future__ import annotations
@@ -12,23 +12,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.core.measures import Measured, Spread, spread
-from orchestrator.model import INTERRUPTIONS, Attempt, Ending, Policy, Run
+from orchestrator.model import Attempt, Policy, Run
+from orchestrator.planner import exposure
 from orchestrator.planner.interval import Choice, Waste, choose_interval, daly_interval_s, expected_waste
-from orchestrator.planner.reliability import Reliability, prior_for
+from orchestrator.planner.pooled import Counted, Rate, TwoRates, two_rates
 
 # Until a save has been measured: soon enough to learn C, late enough to be past the start.
 FIRST_INTERVAL_S = 300.0
 WORTH_A_CHANGE = 0.01
-_NO_EXPOSURE = frozenset({Ending.SETUP_FAILURE, Ending.NO_RESULT})
 
 
-def reliability(run: Run, policy: Policy, now: float) -> Reliability:
-    """What is known of this run's rate of interruptions at this moment."""
-    counted = [a for a in run.attempts if a.ending not in _NO_EXPOSURE]
-    exposure_s = sum(max(0.0, (a.ended_at if a.ended_at is not None else now) - a.started_at) for a in counted)
-    return Reliability(
-        interruptions=sum(a.ending in INTERRUPTIONS for a in counted), exposure_h=exposure_s / 3600,
-        prior=prior_for(run.spec.profile.nodes, policy.prior_mtbi_h))
+def reliability(run: Run, others: Counted, policy: Policy, now: float) -> TwoRates:
+    """What is known of this run's rate of interruptions at this moment. ``others``: the platform's interruptions and the
+    node-hours of all other runs."""
+    mine = exposure.exposed(run, now)
+    return two_rates(run.spec.profile.nodes, platform=others + exposure.platform(mine),
+                     own=exposure.own(mine, run.spec.tag), prior_mtbi_h=policy.prior_mtbi_h)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ class Setting:
     """An interval and all that it was computed from."""
 
     choice: Choice
-    known: Reliability
+    known: TwoRates
     measured: Measured
     restart_s: float
     waste: Waste | None                # None while C is not known
@@ -76,9 +75,9 @@ class Setting:
         return {
             "interval_s": round(self.choice.interval_s, 3), "optimum_s": round(self.choice.optimum_s, 3),
             "bound": self.choice.bound, "mtbi_h": round(self.known.mtbi_h, 4),
-            "mtbi95_h": [round(low_h, 4), round(high_h, 4)], "interruptions": self.known.interruptions,
-            "exposure_h": round(self.known.exposure_h, 6),
-            "prior": {"interruptions": self.known.prior.shape, "hours": round(self.known.prior.hours, 3)},
+            "mtbi95_h": [round(low_h, 4), round(high_h, 4)], "nodes": self.known.nodes,
+            "platform": _part("node_hours", self.known.platform_counted, self.known.platform_prior),
+            "own": _part("hours", self.known.own_counted, self.known.own_prior),
             "stall_s": stall.median if stall else None, "saves": stall.count if stall else 0,
             "durable_s": durable.median if durable else None, "write_s": write.median if write else None,
             **({"slowdown": round(slowdown.median, 4), "cost_s": cost.median} if slowdown and cost else {}),
@@ -87,9 +86,15 @@ class Setting:
             if self.waste else None}
 
 
-def setting(run: Run, measured: Measured, policy: Policy, now: float) -> Setting:
+def _part(unit: str, counted: Counted, prior: Rate) -> dict[str, Any]:
+    """One of the two rates: (prior + interruptions) / (prior's exposure + exposure)."""
+    return {"interruptions": counted.interruptions, unit: round(counted.hours, 6),
+            "prior": {"interruptions": round(prior.shape, 6), unit: round(prior.hours, 3)}}
+
+
+def setting(run: Run, measured: Measured, others: Counted, policy: Policy, now: float) -> Setting:
     """The interval that this run should have now."""
-    known = reliability(run, policy, now)
+    known = reliability(run, others, policy, now)
     restart = restarts(run).whole_s
     restart_s = restart.median if restart else 0.0
     segment_s = max(1.0, run.spec.profile.time_s - run.spec.profile.lead_s)
@@ -108,7 +113,7 @@ def setting(run: Run, measured: Measured, policy: Policy, now: float) -> Setting
                    waste=waste_of(choice.interval_s, measured, known, restart_s))
 
 
-def waste_of(interval_s: float, measured: Measured, known: Reliability, restart_s: float) -> Waste | None:
+def waste_of(interval_s: float, measured: Measured, known: TwoRates, restart_s: float) -> Waste | None:
     if measured.cost_s is None:
         return None
     durable = measured.durable_s or measured.cost_s
@@ -142,7 +147,7 @@ def _most_favourable_stall_s(present_s: float, stall: Spread, mtbi_s: float) -> 
     return min(max(present_s ** 2 / (2 * mtbi_s), low), high)
 
 
-def _optimum_s(measured: Measured, known: Reliability) -> float:
+def _optimum_s(measured: Measured, known: TwoRates) -> float:
     return daly_interval_s(_at_least(measured.cost_s.median), known.mtbi_h * 3600) if measured.cost_s else 0.0
 
 
@@ -158,6 +163,8 @@ def interval_in_force_s(run: Run, policy: Policy) -> float:
 
 def counts(attempt: Attempt) -> str:
     """How an attempt entered M, in words."""
-    if attempt.ending in INTERRUPTIONS:
-        return "interruption"
-    return "nothing" if attempt.ending in _NO_EXPOSURE else "exposure only"
+    if attempt.ending in exposure.PLATFORM:
+        return "the platform's interruption"
+    if attempt.ending in exposure.OWN:
+        return "the run's own interruption"
+    return "nothing" if attempt.ending in exposure.NO_EXPOSURE else "exposure only"

@@ -1,9 +1,9 @@
 """What runs tell of interruptions: hours that they ran, on which nodes, and how each attempt ended. From the words, and pure.
 
-The exposure is censored: planned stops and cancels count without an event, the live attempt until now; a setup failure or
-a missing result counts as neither. Of the interruptions, those that a machine or its owner causes are the platform's; the
-others are the run's own. A crash is taken for the run's, although hardware can cause one: what is certain is pooled, and
-nothing else.
+The exposure is censored: planned stops and cancels count without an event, the live attempt until now, or until its limit
+where nobody has noted its end; a setup failure or a missing result counts as neither. Of the interruptions, those that a
+machine or its owner causes are the platform's; the others are the run's own. A crash is taken for the run's, although
+hardware can cause one: what is certain is pooled, and nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from orchestrator.model import INTERRUPTIONS, Attempt, Ending, Run
 from orchestrator.planner.pooled import Counted
@@ -50,15 +51,20 @@ class Exposed:
 def exposed(run: Run, now: float, nodes_now: Mapping[str, str] | None = None) -> list[Exposed]:
     """The run's attempts that count. ``nodes_now``: of live attempts by their submission id, since an attempt's own record
     gets its nodes when it ends."""
-    at = nodes_now or {}
-    return [Exposed(tag=run.spec.tag, nodes=run.spec.profile.nodes,
-                    names=node_names(attempt.nodes or at.get(attempt.submission_id) or attempt.host),
-                    started_at=attempt.started_at, hours=_hours(attempt, now), ending=attempt.ending)
-            for attempt in run.attempts if attempt.ending not in NO_EXPOSURE]
+    at, nodes, limit_s = nodes_now or {}, run.spec.profile.nodes, run.spec.profile.time_s
+    found: list[Exposed] = []
+    for attempt in run.attempts:
+        if attempt.ending not in NO_EXPOSURE:
+            names = node_names(attempt.nodes)  # they count rather than the profile, which may have been another one then
+            found.append(Exposed(
+                tag=run.spec.tag, nodes=len(names) or nodes,
+                names=names or node_names(at.get(attempt.submission_id) or attempt.host),
+                started_at=attempt.started_at, hours=_hours(attempt, limit_s, now), ending=attempt.ending))
+    return found
 
 
-def _hours(attempt: Attempt, now: float) -> float:
-    end = attempt.ended_at if attempt.ended_at is not None else now
+def _hours(attempt: Attempt, limit_s: float, now: float) -> float:
+    end = attempt.ended_at if attempt.ended_at is not None else min(now, attempt.started_at + limit_s)
     return max(0.0, end - attempt.started_at) / 3600
 
 
@@ -97,6 +103,7 @@ def stretches_of_nodes(stretches: Iterable[Exposed]) -> list[Stretch]:
     return [Stretch(nodes=s.names, hours=s.hours, interrupted=s.ending in NODE_SUSPECTED) for s in stretches]
 
 
+@lru_cache(maxsize=10_000)
 def node_names(text: str) -> tuple[str, ...]:
     """``n[1-3,07],m1`` as Slurm writes it: n1 n2 n3 n07 m1."""
     names: list[str] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from orchestrator.planner.gamma import gamma_quantile
-from orchestrator.planner.reliability import PRIOR_SHAPE
+from orchestrator.planner.pooled import PRIOR_SHAPE
 
 
 def rescaled_mtbi(mtbi: float, nodes: int, to_nodes: int) -> float:
@@ -34,6 +34,6 @@ def at_least_h(period_h: float) -> float:
 
 def assumed_interval95_h(mtbi_h: float, interruptions: float = PRIOR_SHAPE) -> tuple[float, float]:
     """The 95 % interval of an M of which nobody knows how many interruptions it comes from: it is taken to be worth as
-    many as the prior of ``reliability`` (1.32; docs/planning.md 6), so the rate is Gamma(a, a M)."""
+    many as the prior of ``pooled`` (1.32; docs/planning.md 6), so the rate is Gamma(a, a M)."""
     total_h = interruptions * mtbi_h
     return total_h / gamma_quantile(interruptions, 0.975), total_h / gamma_quantile(interruptions, 0.025)

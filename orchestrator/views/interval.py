@@ -5,20 +5,21 @@ from __future__ import annotations
 from orchestrator.core.measures import Measured, Spread
 from orchestrator.core.reliability import Restarts, Setting, counts
 from orchestrator.model import Run
+from orchestrator.planner.pooled import Counted, Rate, TwoRates
 from orchestrator.units import format_duration, format_size
 
 
-def hours(value: float) -> str:
-    return f"{value:.3g} h" if value < 1000 else f"{value:,.0f} h"
+def hours(value_h: float) -> str:
+    """M to three digits, in hours; shorter ones as minutes and seconds."""
+    if value_h < 1:
+        return format_duration(3600 * value_h)
+    return f"{value_h:.3g} h" if value_h < 1000 else f"{value_h:,.0f} h"
 
 
 def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | None) -> list[str]:
     """What is known of M and T*, and what was measured."""
     known, measured = setting.known, setting.measured
-    low, high = known.mtbi95_h
-    lines = [f"M {hours(known.mtbi_h)} (95 %: {hours(low)} to {hours(high)}): {known.interruptions} "
-             f"interruption{'s' if known.interruptions != 1 else ''} in "
-             f"{hours(known.exposure_h)} of running, and a prior worth {known.prior.shape:g}"]
+    lines = [f"{mtbi(known)}: {counted(known)}"]
     steps = f" = {in_force_s / measured.step_s.median:,.0f} steps" if in_force_s and measured.step_s else ""
     if in_force_s is not None:
         lines.append(f"checkpoint every {format_duration(in_force_s)}{steps}; {_bound(setting)}")
@@ -27,6 +28,20 @@ def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | Non
                      f"{percent(setting.waste.rework)}, not yet durable {percent(setting.waste.not_yet_durable)}, restarts "
                      f"{percent(setting.waste.restart)}")
     return lines + measured_lines(measured, restarts)
+
+
+def mtbi(known: TwoRates) -> str:
+    """M with its interval, as every command names it."""
+    low, high = known.mtbi95_h
+    return f"M {hours(known.mtbi_h)} (95 %: {hours(low)} to {hours(high)})"
+
+
+def counted(known: TwoRates) -> str:
+    """What M was counted from, and how much of it nobody counted."""
+    platform, own = known.platform_counted, known.own_counted
+    return (f"{own.interruptions} of the run's own in {hours(own.hours)}, {platform.interruptions} of the platform in "
+            f"{platform.hours:,.4g} node-hours of all runs, and a prior worth {known.prior_weight:.3g} "
+            f"({percent(known.prior_share)} of the rate)")
 
 
 def _bound(setting: Setting) -> str:
@@ -62,15 +77,9 @@ def _seconds(value: Spread) -> str:
 
 def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float | None) -> list[str]:
     """The sum, step by step."""
-    known, choice, measured = setting.known, setting.choice, setting.measured
-    prior = known.prior
+    choice, measured = setting.choice, setting.measured
     lines = [f"attempt {a.number}: {a.ending or 'runs'}, counts as {counts(a)}" for a in run.attempts]
-    lines += [
-        f"interruptions n = {known.interruptions}, exposure E = {known.exposure_h:.6g} h (the live attempt until now)",
-        f"prior Gamma(a = {prior.shape:g}, b = {prior.hours:.6g} h), for {run.spec.profile.nodes} node(s)",
-        f"E[rate] = (a + n) / (b + E) = {prior.shape + known.interruptions:g} / {prior.hours + known.exposure_h:.6g} h; "
-        f"M = {known.mtbi_h:.6g} h",
-    ]
+    lines += _rates(setting.known)
     if measured.stall_s is not None:
         slowed = ""
         if measured.slowdown is not None and measured.cost_s is not None:
@@ -82,3 +91,23 @@ def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float
                  + (f"{in_force_s:.6g} s" if in_force_s is not None else "nothing yet")
                  + "; it changes when that makes stalls and rework more than 1 % smaller")
     return lines + interval_lines(setting, restarts, in_force_s)
+
+
+def _rates(known: TwoRates) -> list[str]:
+    """M, from the counts on."""
+    on = known.nodes * known.platform.mean
+    low, high = known.mtbi95_h
+    nodes = f"{known.nodes} node{'s' if known.nodes != 1 else ''}"
+    return [
+        _posterior("platform, all runs", "node-hours", known.platform_counted, known.platform_prior, known.platform)
+        + f" per node-hour, on {nodes} {on:.6g} per hour",
+        _posterior("own, live attempt until now", "hours", known.own_counted, known.own_prior, known.own) + " per hour",
+        f"M = 1 / ({on:.6g} + {known.own.mean:.6g}) = {known.mtbi_h:.6g} h; 95 % by the sum of both rates: {low:.6g} to "
+        f"{high:.6g} h",
+        f"the priors' {known.prior_weight:.3g} interruptions are {percent(known.prior_share)} of that rate"]
+
+
+def _posterior(name: str, unit: str, seen: Counted, prior: Rate, after: Rate) -> str:
+    return (f"{name}: n = {seen.interruptions} in E = {seen.hours:.6g} {unit}, prior Gamma(a = {prior.shape:.4g}, b = "
+            f"{prior.hours:.6g} {unit}); E[rate] = (a + n) / (b + E) = {after.shape:.5g} / {after.hours:.6g} = "
+            f"{after.mean:.4g}")

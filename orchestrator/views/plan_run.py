@@ -12,8 +12,10 @@ from orchestrator.model import Run
 from orchestrator.planner.frameworks import Setting as FrameworkSetting
 from orchestrator.planner.interval import shortest_interval_s
 from orchestrator.planner.plan import ASSUMED_RESTART_S, Plan, Training, plan_interval
+from orchestrator.planner.pooled import TwoRates
 from orchestrator.units import format_size
-from orchestrator.views.plan import counted, duration, hours, interval_lines, percent, table
+from orchestrator.views.interval import hours
+from orchestrator.views.plan import counted, duration, interval_lines, percent, table
 
 ASSUMED_STALL_S = 5.0
 ASSUMED_REBUILD_S = 3600.0
@@ -34,16 +36,12 @@ def values_of(run: Run, setting: Setting, given: Mapping[str, float | None]) -> 
     measured, known, profile = setting.measured, setting.known, run.spec.profile
     stall, durable = measured.stall_s, measured.durable_s
     after_stall = _after(stall, durable)
-    low_h, high_h = known.mtbi95_h
-    record = (f"{counted(known.interruptions, 'interruption')} in {hours(3600 * known.exposure_h)}, 95 % "
-              f"{hours(3600 * low_h)} to {hours(3600 * high_h)}")
     found = {
         "stall_s": _of(stall, ASSUMED_STALL_S, "save"),
         "write_s": Value(value=after_stall, source="measured", detail="durable less stall") if after_stall is not None
         else Value(value=0.0, source="assumed", detail="a synchronous save"),
         "restart_s": _of(restarts(run).whole_s, ASSUMED_RESTART_S, "restart"),
-        "mtbi_s": Value(value=known.mtbi_h * 3600, source="measured" if known.interruptions else "assumed",
-                        detail=record if known.interruptions else f"the prior, and {record}"),
+        "mtbi_s": _mtbi(known),
         "step_s": _of(measured.step_s, None, "reading"), "size_bytes": _of(measured.size_bytes, None, "save"),
         "nodes": Value(value=profile.nodes, source="given", detail=f"profile {profile.name}"),
         "limit_s": Value(value=profile.time_s, source="given", detail=f"profile {profile.name}"),
@@ -52,6 +50,19 @@ def values_of(run: Run, setting: Setting, given: Mapping[str, float | None]) -> 
         if value is not None:
             found[name] = Value(value=value, source="given", detail="on the line")
     return found
+
+
+def _mtbi(known: TwoRates) -> Value:
+    """Measured where counted interruptions make most of the rate; else assumed."""
+    low_h, high_h = known.mtbi95_h
+    own, platform = known.own_counted, known.platform_counted
+    record = (f"{own.interruptions} own in {hours(own.hours)}, {platform.interruptions} of the platform in "
+              f"{platform.hours:,.4g} node-hours; 95 % {hours(low_h)} to {hours(high_h)}")
+    prior = f"a prior of {known.prior_weight:.3g} interruptions' weight"
+    if known.prior_share < 0.5:
+        return Value(value=known.mtbi_h * 3600, source="measured", detail=f"with {prior}: {record}")
+    return Value(value=known.mtbi_h * 3600, source="assumed",
+                 detail=f"{percent(known.prior_share)} of the rate is {prior}: {record}")
 
 
 def _after(stall: Spread | None, durable: Spread | None) -> float | None:
@@ -121,7 +132,7 @@ def _shown(name: str, value: float | None) -> str:
     if name == "size_bytes":
         return format_size(value)
     if name == "mtbi_s":
-        return hours(value)
+        return hours(value / 3600)
     return duration(value)
 
 

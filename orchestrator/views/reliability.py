@@ -12,7 +12,8 @@ from orchestrator.planner.pooled import TwoRates
 from orchestrator.planner.record import Record
 from orchestrator.planner.suspects import Suspect
 from orchestrator.planner.weibull import gain_ratio, intervals_to_tell
-from orchestrator.views.plan import counted, hours, percent, table
+from orchestrator.views.interval import hours
+from orchestrator.views.plan import counted, percent, table
 
 NODES_SHOWN = 10
 
@@ -43,17 +44,12 @@ def _rates(known: TwoRates) -> dict[str, Any]:
 
 def reliability_lines(record: Record) -> list[str]:
     """The whole, densest first."""
-    lines = [f"{counted(record.interruptions, 'interruption')} in {said(record.hours)} of running ({record.node_hours:,.4g} "
+    lines = [f"{counted(record.interruptions, 'interruption')} in {hours(record.hours)} of running ({record.node_hours:,.4g} "
              f"node-hours), {counted(record.attempts, 'attempt')}", "", *_ending_lines(record), "", *_nodes_lines(record)]
     if len(record.runs) > 1:
         lines += ["", *_run_lines(record)]
     lines += ["", change_line(record), shape_line(record)]
     return [*lines, "", *_suspect_lines(record.suspects)] if record.suspects else lines
-
-
-def said(value_h: float) -> str:
-    """Hours to three digits, or shorter ones as minutes and seconds."""
-    return f"{value_h:,.3g} h" if 1 <= value_h < 1000 else hours(3600 * value_h)
 
 
 def _ending_lines(record: Record) -> list[str]:
@@ -73,8 +69,8 @@ def _nodes_lines(record: Record) -> list[str]:
     for entry in record.by_nodes:
         known = entry.known
         low, high = known.mtbi95_h
-        rows.append((str(entry.nodes), str(entry.runs), said(entry.hours), str(entry.interruptions),
-                     said(known.mtbi_h), f"{said(low)} to {said(high)}",
+        rows.append((str(entry.nodes), str(entry.runs), hours(entry.hours), str(entry.interruptions),
+                     hours(known.mtbi_h), f"{hours(low)} to {hours(high)}",
                      percent(known.nodes * known.platform.mean / known.rate_per_h),
                      span(low, known.mtbi_h, high, low_h, high_h)))
     weight = record.by_nodes[0].known.prior_weight
@@ -99,8 +95,8 @@ def _run_lines(record: Record) -> list[str]:
     rows: list[tuple[str, ...]] = [("RUN", "NODES", "RAN", "PLATFORM", "OWN", "M", "95 %")]
     for run in record.runs:
         low, high = run.known.mtbi95_h
-        rows.append((run.tag, str(run.nodes), said(run.hours), str(run.platform_interruptions),
-                     str(run.own_interruptions), said(run.known.mtbi_h), f"{said(low)} to {said(high)}"))
+        rows.append((run.tag, str(run.nodes), hours(run.hours), str(run.platform_interruptions),
+                     str(run.own_interruptions), hours(run.known.mtbi_h), f"{hours(low)} to {hours(high)}"))
     return table(rows, "lrrrrrr")
 
 
@@ -132,7 +128,7 @@ def shape_line(record: Record) -> str:
 def _suspect_lines(suspects: Sequence[Suspect]) -> list[str]:
     rows: list[tuple[str, ...]] = [("NODE", "RAN", "INTERRUPTIONS", "EXPECTED", "P", "WITH ALL NODES", "")]
     for suspect in suspects[:NODES_SHOWN]:
-        rows.append((suspect.node, said(suspect.hours), str(suspect.interruptions), f"{suspect.expected:.2g}",
+        rows.append((suspect.node, hours(suspect.hours), str(suspect.interruptions), f"{suspect.expected:.2g}",
                      f"{suspect.p:.2g}", f"{suspect.p_holm:.2g}", "worse than chance" if suspect.worse else ""))
     more = f", {len(suspects) - NODES_SHOWN} more not shown" if len(suspects) > NODES_SHOWN else ""
     return [*table(rows, "lrrrrrl"), "node failures, vanished, crashes and hung trainers at attempts with that node; p "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from orchestrator.model import INTERRUPTIONS
 from orchestrator.planner.record import Record
+from orchestrator.views.interval import hours
 from orchestrator.views.page import cards, heading, html_table, page, paragraph
 from orchestrator.views.plan import percent
-from orchestrator.views.reliability import change_line, said, shape_line
+from orchestrator.views.reliability import change_line, shape_line
 from orchestrator.views.svg import Axis, Line, decades_axis, intervals, linear_axis, plot
 
 NODES_SHOWN = 25
@@ -17,8 +18,8 @@ def reliability_page(record: Record) -> str:
     known = record.by_nodes[-1].known
     body = [f"<h1>{title}</h1>", cards([
         (str(record.interruptions), f"interruptions in {record.attempts} attempts"),
-        (said(record.hours), f"of running, {record.node_hours:,.4g} node-hours"),
-        (said(known.mtbi_h), f"M of a run on {known.nodes} node{'s' if known.nodes > 1 else ''}"),
+        (hours(record.hours), f"of running, {record.node_hours:,.4g} node-hours"),
+        (hours(known.mtbi_h), f"M of a run on {known.nodes} node{'s' if known.nodes > 1 else ''}"),
         (percent(known.nodes * known.platform.mean / known.rate_per_h), "of that rate from the platform")])]
     body += [heading("M, and how well it is known"), paragraph(
         "The mean time between interruptions for each number of nodes, with its 95 % interval: the platform's rate per "
@@ -59,12 +60,12 @@ def _endings(record: Record) -> str:
 
 
 def _runs(record: Record) -> str:
-    rows = [[r.tag, str(r.nodes), said(r.hours), str(r.platform_interruptions), str(r.own_interruptions),
-             said(r.known.mtbi_h), f"{said(r.known.mtbi95_h[0])} to {said(r.known.mtbi95_h[1])}"] for r in record.runs]
+    rows = [[r.tag, str(r.nodes), hours(r.hours), str(r.platform_interruptions), str(r.own_interruptions),
+             hours(r.known.mtbi_h), f"{hours(r.known.mtbi95_h[0])} to {hours(r.known.mtbi95_h[1])}"] for r in record.runs]
     return html_table(["run", "nodes", "ran", "platform's", "own", "M", "95 %"], rows, "lrrrrrr")
 
 
 def _nodes(record: Record) -> str:
-    rows = [[s.node, said(s.hours), str(s.interruptions), f"{s.expected:.2g}", f"{s.p_holm:.2g}",
+    rows = [[s.node, hours(s.hours), str(s.interruptions), f"{s.expected:.2g}", f"{s.p_holm:.2g}",
              "worse than chance" if s.worse else ""] for s in record.suspects[:NODES_SHOWN]]
     return html_table(["node", "ran", "interruptions", "expected", "p", ""], rows, "lrrrrl")

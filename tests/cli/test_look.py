@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from conftest import Orch
 
-from orchestrator.control.look import runs_now
+from orchestrator.control.ports import runs_now
 from orchestrator.model import Profile, RunSpec
 
 NOW = time.time()                                      # of all that was made here; the program has its own

@@ -266,14 +266,14 @@ def test_the_interval_is_measured_and_set_in_the_running_trainer(
         lines = repository.folder / "runs" / "measured" / "attempts" / "0001" / "trainer.jsonl"
         repository.until(lambda: lines.exists() and '"event": "interval"' in lines.read_text(), "a new interval")
         text = repository.orch("explain", "measured", "--interval")
-        assert "prior Gamma(a = 1.32" in text and "T* = sqrt(2 C M)" in text
+        assert "prior Gamma(a = 1.03" in text and "T* = sqrt(2 C M)" in text
         assert "M " in repository.orch("status", "measured") and "expected waste" in repository.orch("status", "measured")
         repository.until(lambda: repository.status("measured")["state"] == "finished", "measured to finish")
         told = [e for e in repository.journal("measured") if e["event"] == "interval"]
         assert told[0]["interval_s"] == 6.0 and told[0]["stall_s"] is None
         measured = next(e for e in told if e["stall_s"] is not None)
         assert measured["bound"] in ("optimum", "write time") and measured["interval_s"] < 6.0
-        after = [e for e in told if e["interruptions"] == 1]
+        after = [e for e in told if e["own"]["interruptions"] == 1]
         assert after and after[0]["mtbi_h"] < measured["mtbi_h"]
     finally:
         daemon.terminate()

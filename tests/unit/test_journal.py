@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import journal
-from orchestrator.control.ports import read_all, read_run, require_run
+from orchestrator.control.ports import read_run, require_run, runs_now
 from orchestrator.core.fold import fold
 from orchestrator.errors import JournalError, StorageError
 
@@ -144,7 +144,7 @@ def test_one_damaged_journal_hides_no_other(tmp_path: Path) -> None:
         begin(tmp_path / "runs" / tag)
     journal.journal_path(tmp_path / "runs" / "bad").write_bytes(b"x\n")
     journal.journal_path(tmp_path / "runs" / "empty").write_bytes(b"")
-    runs, errors = read_all(tmp_path)
+    runs, errors = runs_now(tmp_path)
     assert len(runs) == 1
     assert [error.message.split("runs/")[1].split("/")[0] for error in errors] == ["bad", "empty"]
 

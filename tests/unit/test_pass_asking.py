@@ -12,9 +12,9 @@ import pytest
 from builders import SPEC, ended, event, queued, start_record, started, submit
 
 from orchestrator import folders
-from orchestrator.control.look import explain_run, look_at, look_at_all, runs_now
+from orchestrator.control.look import explain_run, look_at, look_at_all
 from orchestrator.control.passes import pass_over_all
-from orchestrator.control.ports import Ports, known_run, require_run
+from orchestrator.control.ports import Ports, known_run, require_run, runs_now
 from orchestrator.core.observation import NodeSeen
 from orchestrator.core.script import comment
 from orchestrator.errors import SlurmUnreachable, StorageError

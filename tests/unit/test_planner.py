@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.planner.gamma import gamma_cdf, gamma_quantile
 from orchestrator.planner.interval import choose_interval, daly_interval_s, exact_waste, expected_waste, young_interval_s
-from orchestrator.planner.reliability import Prior, Reliability, prior_for
+from orchestrator.planner.pooled import NOTHING_COUNTED, Counted, priors, two_rates
 
 H = 3600.0
 
@@ -59,7 +59,7 @@ def test_first_order_and_exact_waste(
 def test_m_and_its_interval_and_t(
     interruptions: int, hours: float, mtbi_h: float, low_h: float, high_h: float, minutes: float,
 ) -> None:
-    known = Reliability(interruptions=interruptions, exposure_h=hours, prior=Prior())
+    known = two_rates(32, platform=Counted(hours=32 * hours), own=Counted(interruptions=interruptions, hours=hours))
     assert known.mtbi_h == pytest.approx(mtbi_h, abs=0.6)
     low, high = known.mtbi95_h
     assert low == pytest.approx(low_h, abs=0.51) and high == pytest.approx(high_h, rel=3e-3)
@@ -67,9 +67,15 @@ def test_m_and_its_interval_and_t(
 
 
 def test_the_prior_is_scaled_by_nodes_or_set() -> None:
-    assert prior_for(32) == Prior()
-    assert prior_for(1).hours == pytest.approx(137 * 32)
-    assert Reliability(interruptions=0, exposure_h=0, prior=prior_for(1, 50.0)).mtbi_h == pytest.approx(50)
+    """At 32 nodes both parts are one Gamma(1.32, 137 h), the literature's; fewer nodes have less of the platform's."""
+    platform, own = priors(32)
+    assert platform.shape + own.shape == pytest.approx(1.32) and platform.hours / 32 == own.hours == 137
+    of = {nodes: two_rates(nodes, platform=NOTHING_COUNTED, own=NOTHING_COUNTED) for nodes in (1, 16, 32)}
+    assert of[32].mtbi_h == pytest.approx(137 / 1.32) and of[1].own == of[32].own
+    assert of[16].rate_per_h - of[1].rate_per_h == pytest.approx(15 * platform.mean)
+    for nodes, hours in ((1, 50.0), (64, 10.0)):
+        known = two_rates(nodes, platform=NOTHING_COUNTED, own=NOTHING_COUNTED, prior_mtbi_h=hours)
+        assert known.mtbi_h == pytest.approx(hours) and known.prior_weight == pytest.approx(1.32)
 
 
 @given(st.floats(0.5, 500), st.floats(0.001, 0.999))

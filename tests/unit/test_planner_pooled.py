@@ -25,11 +25,9 @@ from orchestrator.planner.change import (
 )
 from orchestrator.planner.pooled import Counted, priors, sum_quantile, two_rates
 from orchestrator.planner.record import record_of
-from orchestrator.planner.reliability import Prior, Reliability, prior_for
 from orchestrator.planner.suspects import Stretch, suspects
 
 H = 3600.0
-NONE = Counted()
 
 
 @pytest.mark.parametrize(("first", "second"), [
@@ -53,13 +51,13 @@ def test_quantiles_rise_and_equal_scales_are_one_gamma(a: float, c: float, scale
     assert same == pytest.approx(sum_quantile(0.9, (a, 2.0), (c, 2.0 * (1 + 1e-6))), rel=6e-3)
 
 
-def test_at_32_nodes_the_prior_is_the_literatures() -> None:
-    known, whole = two_rates(32, platform=NONE, own=NONE), Reliability(interruptions=0, exposure_h=0, prior=Prior())
-    assert known.mtbi_h == pytest.approx(whole.mtbi_h) and known.mtbi95_h == pytest.approx(whole.mtbi95_h)
-    assert known.prior_weight == pytest.approx(1.32)
-    for nodes, hours in ((1, 50.0), (64, 10.0)):
-        assert two_rates(nodes, platform=NONE, own=NONE, prior_mtbi_h=hours).mtbi_h == pytest.approx(hours)
-        assert prior_for(nodes, hours).hours / prior_for(nodes, hours).shape == pytest.approx(hours)
+def test_the_priors_share_falls_as_interruptions_are_counted() -> None:
+    def share(interruptions: int, hours: float) -> float:
+        return two_rates(32, platform=Counted(hours=32 * hours),
+                         own=Counted(interruptions=interruptions, hours=hours)).prior_share
+
+    assert share(0, 0) == share(0, 500) == 1.0
+    assert share(1, 200) == pytest.approx(1.32 / 2.32) and share(4, 800) == pytest.approx(1.32 / 5.32)
 
 
 def test_each_part_is_counted_where_it_belongs() -> None:
@@ -100,7 +98,7 @@ def test_the_interval_of_the_sum_covers_95_percent() -> None:
 
 
 def history(tag: str, nodes: int, *story: tuple[float, str, str], begin: float = 0.0) -> object:
-    spec = replace(SPEC, tag=tag, profile=replace(SPEC.profile, nodes=nodes))
+    spec = replace(SPEC, tag=tag, profile=replace(SPEC.profile, nodes=nodes, time_s=100 * H))
     events: list[object] = []
     at = begin
     for number, (hours, ending, where) in enumerate(story, 1):

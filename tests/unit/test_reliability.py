@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import SPEC, ended, event, job, queued, run_of, seen, started
 from hypothesis import given
@@ -12,12 +13,21 @@ from hypothesis import strategies as st
 from test_decide import settle
 
 from orchestrator.core.measures import Measured, Spread, measure
-from orchestrator.core.reliability import reliability, restarts, setting, worth_changing
+from orchestrator.core.reliability import Setting, reliability, restarts, worth_changing
+from orchestrator.core.reliability import setting as setting_among
 from orchestrator.model import INTERRUPTIONS, Ending, Policy, Run
+from orchestrator.planner import exposure
+from orchestrator.planner.pooled import NOTHING_COUNTED, Counted, TwoRates, priors
 from orchestrator.views.interval import interval_lines, worked_out
 
 AUTO = Policy()
+ALONE = NOTHING_COUNTED                # of other runs
 H = 3600.0
+
+
+def setting(run: Run, found: Measured, policy: Policy, now: float) -> Setting:
+    """Of a run that is the first."""
+    return setting_among(run, found, ALONE, policy, now)
 
 
 def took(seconds: float, count: int = 9) -> Spread:
@@ -40,8 +50,9 @@ def history(*endings: str, hours: float = 10.0) -> Run:
     *[(str(e), 1, 10) for e in INTERRUPTIONS], ("finished", 0, 10), ("limit-saved", 0, 10), ("preempted-saved", 0, 10),
     ("cancelled", 0, 10), ("setup-failure", 0, 0), ("no-result", 0, 0)])
 def test_what_counts(ending: str, events: int, hours: float) -> None:
-    known = reliability(history(ending), AUTO, 1e9)
-    assert (known.interruptions, known.exposure_h) == (events, hours)
+    known = reliability(history(ending), ALONE, AUTO, 1e9)
+    assert known.platform_counted.interruptions + known.own_counted.interruptions == events
+    assert known.own_counted.hours == known.platform_counted.hours == hours
 
 
 def test_every_ending_is_in_the_table() -> None:
@@ -50,7 +61,74 @@ def test_every_ending_is_in_the_table() -> None:
 
 def test_the_live_attempt_is_exposure_until_now() -> None:
     run = run_of(queued(1), started(1, 0.0))
-    assert reliability(run, AUTO, 5 * H).exposure_h == 5
+    limit_h = SPEC.profile.time_s / H
+    for now_h, hours in ((limit_h / 2, limit_h / 2), (limit_h, limit_h), (1000, limit_h)):  # nobody noted how it ended
+        assert reliability(run, ALONE, AUTO, now_h * H).own_counted.hours == pytest.approx(hours)
+
+
+def test_what_other_runs_showed_of_the_platform_counts_for_this_one() -> None:
+    """A node's failure under any run, never another run's crash."""
+    run, others = history("crash"), Counted(interruptions=7, hours=900.0)
+    alone, among = (reliability(run, seen, AUTO, 1e9) for seen in (ALONE, others))
+    assert among.own == alone.own and among.platform_counted == Counted(interruptions=7, hours=910)
+    assert among.mtbi_h < alone.mtbi_h and among.prior_share < alone.prior_share
+
+
+def test_a_run_without_any_history_has_the_prior_alone() -> None:
+    known = reliability(run_of(), ALONE, AUTO, 0.0)
+    assert known.prior_share == 1 and known.mtbi_h == pytest.approx(1 / sum(prior.mean for prior in priors(1)))
+    low, high = known.mtbi95_h
+    assert 0 < low < known.mtbi_h < high
+
+
+def lived(tag: str, nodes: int, phi: float, rho: float, hours: float, rng: np.random.Generator) -> Run:
+    """A run that was interrupted at these rates per node-hour and per hour; its last attempt runs."""
+    spec, story, at_h = replace(SPEC, tag=tag, profile=replace(SPEC.profile, nodes=nodes, time_s=1e9)), [], 0.0
+    for number in range(1, 10_000):
+        story += [queued(number), started(number, at_h * H)]
+        at_h += rng.exponential(1 / (nodes * phi + rho))
+        if at_h > hours:
+            break
+        platform = rng.random() < nodes * phi / (nodes * phi + rho)
+        story += [ended(number, "node-failure" if platform else "crash", at_h * H)]
+    return run_of(*story, spec=spec)
+
+
+def known_of_first(runs: list[Run], now: float) -> TwoRates:
+    others = exposure.platform(stretch for run in runs[1:] for stretch in exposure.exposed(run, now))
+    return reliability(runs[0], others, AUTO, now)
+
+
+@pytest.mark.slow
+def test_the_interval_that_a_run_is_told_covers_95_percent() -> None:
+    """Truths from the prior; runs that live through them, are folded from their events, and are counted as a pass does."""
+    rng, nodes, hours, truths = np.random.default_rng(11), 8, 300.0, 600
+    platform, own = priors(nodes)
+    held = 0
+    for _ in range(truths):
+        phi = rng.gamma(platform.shape) / platform.hours
+        rhos = rng.gamma(own.shape, size=4) / own.hours
+        low_h, high_h = known_of_first(
+            [lived(f"r{i}", nodes, phi, rho, hours, rng) for i, rho in enumerate(rhos)], hours * H).mtbi95_h
+        held += low_h <= 1 / (nodes * phi + rhos[0]) <= high_h
+    assert held / truths == pytest.approx(0.95, abs=0.02)
+
+
+def test_what_other_runs_go_through_seldom_reaches_this_runs_trainer() -> None:
+    """Twenty runs on eight nodes for fifty days, a pass every ten minutes, M counted anew in each, from the prior down to a
+    quarter of it: T* is written a few times."""
+    rng, policy = np.random.default_rng(3), replace(AUTO, checkpoint_at_most_s=1e6)
+    passes, present, told = 50 * 24 * 6, None, list[float]()
+    failures = np.sort(rng.integers(0, passes, 20 * 8 * 1200 // 500))  # a node fails every 500 hours
+    run = run_of(queued(1), started(1, 0.0), spec=replace(SPEC, profile=replace(SPEC.profile, nodes=8, time_s=1e9)))
+    for number in range(passes):
+        hours = number / 6
+        others = Counted(interruptions=int(np.searchsorted(failures, number)), hours=19 * 8 * hours)
+        wanted = setting_among(run, measured(0.5), others, policy, hours * H)
+        if worth_changing(present, wanted):
+            present = wanted.choice.interval_s
+            told.append(wanted.known.mtbi_h)
+    assert 2 <= len(told) <= 5 and told[-1] < told[0] / 2, told
 
 
 def test_the_row_of_four_interruptions_in_800_hours() -> None:
@@ -115,8 +193,9 @@ def test_after_an_ending_the_journal_says_from_what() -> None:
     before = dict(run.interval)
     run = settle(run_of(queued(1), started(1, 0.0), event("interval", 10.0, **{k: v for k, v in before.items() if k != "t"}),
                         ended(1, "node-failure", 3600.0)), seen(measured=measured(0.05)), 3700.0, AUTO)
-    assert (before["interruptions"], run.interval["interruptions"]) == (0, 1)
-    assert run.interval["exposure_h"] == 1.0 and run.interval["stall_s"] == 0.05 and run.interval["saves"] == 9
+    counted = [found["platform"]["interruptions"] for found in (before, run.interval)]  # type: ignore[index]
+    assert counted == [0, 1] and run.interval["own"]["hours"] == 1.0  # type: ignore[index]
+    assert run.interval["stall_s"] == 0.05 and run.interval["saves"] == 9
     assert run.interval["mtbi_h"] < before["mtbi_h"]  # type: ignore[operator]
 
 
@@ -145,6 +224,17 @@ def test_the_sum_is_worked_out() -> None:
     run = history("crash", "limit-saved", "setup-failure")
     found = setting(run, measured(0.5), AUTO, 1e9)
     text = "\n".join(worked_out(run, found, restarts(run), 300.0))
-    for words in ("attempt 1: crash, counts as interruption", "limit-saved, counts as exposure only",
-                  "setup-failure, counts as nothing", "n = 1, exposure E = 20 h", "Gamma(a = 1.32, b = 4384 h), for 1 node"):
+    for words in ("attempt 1: crash, counts as the run's own interruption", "limit-saved, counts as exposure only",
+                  "setup-failure, counts as nothing", "n = 0 in E = 20 node-hours, prior Gamma(a = 1.03, b = 4384",
+                  "n = 1 in E = 20 hours, prior Gamma(a = 0.2904, b = 137 hours)", "1.2904 / 157"):
         assert words in text
+    assert f"M = 1 / ({found.known.platform.mean:.6g} + {found.known.own.mean:.6g}) = {found.known.mtbi_h:.6g} h" in text
+
+
+def test_the_event_holds_all_that_m_was_computed_from() -> None:
+    told = setting_among(history("crash"), measured(0.5), Counted(interruptions=2, hours=5000.0), AUTO, 1e9).as_event()
+    platform, own = told["platform"], told["own"]
+    rate = (told["nodes"] * (platform["prior"]["interruptions"] + platform["interruptions"])
+            / (platform["prior"]["node_hours"] + platform["node_hours"])
+            + (own["prior"]["interruptions"] + own["interruptions"]) / (own["prior"]["hours"] + own["hours"]))
+    assert told["mtbi_h"] == pytest.approx(1 / rate, rel=1e-5)
