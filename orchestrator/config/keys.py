@@ -86,7 +86,7 @@ class ReliabilityFile(_Strict, frozen=True):
     """``reliability:`` in orch.yaml."""
 
     prior_mtbi: Annotated[Quantity | None, duration(
-        "the M to begin with; worth 1.3 interruptions", default="104 h x 32 / nodes")] = None
+        "the M to begin with; worth 1.3 interruptions", default="104 h on 32 nodes, 425 h on one")] = None
 
 
 class SlurmFile(_Strict, frozen=True):

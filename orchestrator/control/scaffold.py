@@ -34,7 +34,7 @@ checkpoint:
 # successors_ahead: 1        # attempts queued behind the live one; 0 turns it off
 # queue: finish_first        # or share: first attempts get no --nice
 # recovery: {endings_without_progress: 3, backoff: 30s, backoff_at_most: 30m}
-# reliability: {prior_mtbi: 200h}  # the M to begin with, for this run's number of nodes
+# reliability: {prior_mtbi: 200h}  # the M to begin with, for a run's number of nodes
 # daemon: {every: 30s}
 # notify: {discord: {webhook_file: ~/.config/orch/discord-webhook}}   # mode 0600; then `orch notify test`
 # slurm: {conf: /path/to/slurm.conf, timeout: 30s}

@@ -21,7 +21,8 @@ journal is read.
     held, released, cancel, cancelled, finished, reopened    the run's phase
     adjusted     the next attempts ask for more memory or a longer lead, because of an ending
     saves        the trainer cannot save (fail: true; a full disk), or can again
-    interval     a checkpoint interval was chosen, with all that it was computed from
+    interval     a checkpoint interval was chosen, with all that it was computed from: M from `platform`, which counts all
+                 runs in node-hours, and `own`, this run in hours, each with its prior (older ones: one `prior` for the run)
     note         a sentence for people; changes nothing
 """
 

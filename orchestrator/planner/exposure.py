@@ -85,11 +85,17 @@ def positions(stretches: Iterable[Exposed], rates_per_h: Mapping[str, float]) ->
     ``rates_per_h`` is each run's: runs on more nodes, or with more faults of their own, count for more, so that a change
     of what runs is no change of the rate."""
     stretches = list(stretches)
-    whole = sum(s.hours * rates_per_h[s.tag] for s in stretches)
-    if whole <= 0:
+    changes = sorted(change for s in stretches for change in (
+        (s.started_at, rates_per_h[s.tag]), (s.ended_at, -rates_per_h[s.tag])))
+    expected_at: dict[float, float] = {}
+    expected = rate = before = 0.0
+    for at, change in changes:
+        expected += rate * (at - before) / 3600
+        expected_at[at] = expected
+        before, rate = at, rate + change
+    if expected <= 0:
         return []
-    return [sum(rates_per_h[s.tag] * min(s.hours, max(0.0, at - s.started_at) / 3600) for s in stretches) / whole
-            for at in sorted(e.ended_at for e in stretches if e.interrupted)]
+    return [min(1.0, expected_at[at] / expected) for at in sorted(s.ended_at for s in stretches if s.interrupted)]
 
 
 def intervals_h(stretches: Iterable[Exposed]) -> tuple[list[float], list[float]]:

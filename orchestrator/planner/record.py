@@ -66,7 +66,10 @@ def record_of(stretches: Sequence[Exposed], prior_mtbi_h: float | None = None) -
     for stretch in stretches:
         name = str(stretch.ending) if stretch.ending is not None else "runs"
         endings[name] = endings.get(name, 0) + 1
-    runs = tuple(_of_run(stretches, tag, platform, prior_mtbi_h) for tag in sorted({s.tag for s in stretches}))
+    by_tag: dict[str, list[Exposed]] = {}
+    for stretch in stretches:
+        by_tag.setdefault(stretch.tag, []).append(stretch)
+    runs = tuple(_of_run(mine, tag, platform, prior_mtbi_h) for tag, mine in sorted(by_tag.items()))
     places = exposure.positions(stretches, {run.tag: run.known.rate_per_h for run in runs})
     ended_h, censored_h = exposure.intervals_h(stretches)
     return Record(
@@ -90,8 +93,7 @@ def _own_of(stretches: Sequence[Exposed]) -> Counted:
     return Counted(interruptions=sum(s.ending in exposure.OWN for s in stretches), hours=sum(s.hours for s in stretches))
 
 
-def _of_run(stretches: Sequence[Exposed], tag: str, platform: Counted, prior_mtbi_h: float | None) -> OfRun:
-    mine = [s for s in stretches if s.tag == tag]
+def _of_run(mine: Sequence[Exposed], tag: str, platform: Counted, prior_mtbi_h: float | None) -> OfRun:
     own = exposure.own(mine, tag)
     return OfRun(tag=tag, nodes=mine[-1].nodes, hours=own.hours, own_interruptions=own.interruptions,
                  platform_interruptions=sum(s.ending in exposure.PLATFORM for s in mine),

@@ -13,7 +13,12 @@ def hours(value_h: float) -> str:
     """M to three digits, in hours; shorter ones as minutes and seconds."""
     if value_h < 1:
         return format_duration(3600 * value_h)
-    return f"{value_h:.3g} h" if value_h < 1000 else f"{value_h:,.0f} h"
+    return f"{plain(value_h)} h"
+
+
+def plain(value: float) -> str:
+    """Three digits or whole numbers, never a power of ten."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | None) -> list[str]:
@@ -40,7 +45,7 @@ def counted(known: TwoRates) -> str:
     """What M was counted from, and how much of it nobody counted."""
     platform, own = known.platform_counted, known.own_counted
     return (f"{own.interruptions} of the run's own in {hours(own.hours)}, {platform.interruptions} of the platform in "
-            f"{platform.hours:,.4g} node-hours of all runs, and a prior worth {known.prior_weight:.3g} "
+            f"{plain(platform.hours)} node-hours of all runs, and a prior worth {known.prior_weight:.3g} "
             f"({percent(known.prior_share)} of the rate)")
 
 

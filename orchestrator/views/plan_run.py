@@ -14,7 +14,7 @@ from orchestrator.planner.interval import shortest_interval_s
 from orchestrator.planner.plan import ASSUMED_RESTART_S, Plan, Training, plan_interval
 from orchestrator.planner.pooled import TwoRates
 from orchestrator.units import format_size
-from orchestrator.views.interval import hours
+from orchestrator.views.interval import hours, plain
 from orchestrator.views.plan import counted, duration, interval_lines, percent, table
 
 ASSUMED_STALL_S = 5.0
@@ -57,7 +57,7 @@ def _mtbi(known: TwoRates) -> Value:
     low_h, high_h = known.mtbi95_h
     own, platform = known.own_counted, known.platform_counted
     record = (f"{own.interruptions} own in {hours(own.hours)}, {platform.interruptions} of the platform in "
-              f"{platform.hours:,.4g} node-hours; 95 % {hours(low_h)} to {hours(high_h)}")
+              f"{plain(platform.hours)} node-hours; 95 % {hours(low_h)} to {hours(high_h)}")
     prior = f"a prior of {known.prior_weight:.3g} interruptions' weight"
     if known.prior_share < 0.5:
         return Value(value=known.mtbi_h * 3600, source="measured", detail=f"with {prior}: {record}")

@@ -12,10 +12,11 @@ from orchestrator.planner.pooled import TwoRates
 from orchestrator.planner.record import Record
 from orchestrator.planner.suspects import Suspect
 from orchestrator.planner.weibull import gain_ratio, intervals_to_tell
-from orchestrator.views.interval import hours
+from orchestrator.views.interval import hours, plain
 from orchestrator.views.plan import counted, percent, table
 
 NODES_SHOWN = 10
+RUNS_SHOWN = 20
 
 
 def reliability_json(record: Record) -> dict[str, Any]:
@@ -44,8 +45,8 @@ def _rates(known: TwoRates) -> dict[str, Any]:
 
 def reliability_lines(record: Record) -> list[str]:
     """The whole, densest first."""
-    lines = [f"{counted(record.interruptions, 'interruption')} in {hours(record.hours)} of running ({record.node_hours:,.4g} "
-             f"node-hours), {counted(record.attempts, 'attempt')}", "", *_ending_lines(record), "", *_nodes_lines(record)]
+    lines = [f"{counted(record.interruptions, 'interruption')} in {hours(record.hours)} of running "
+             f"({plain(record.node_hours)} node-hours), {counted(record.attempts, 'attempt')}", "", *_ending_lines(record), "", *_nodes_lines(record)]
     if len(record.runs) > 1:
         lines += ["", *_run_lines(record)]
     lines += ["", change_line(record), shape_line(record)]
@@ -93,11 +94,12 @@ def span(low: float, middle: float, high: float, least: float, most: float, widt
 
 def _run_lines(record: Record) -> list[str]:
     rows: list[tuple[str, ...]] = [("RUN", "NODES", "RAN", "PLATFORM", "OWN", "M", "95 %")]
-    for run in record.runs:
+    for run in sorted(record.runs, key=lambda run: -run.hours)[:RUNS_SHOWN]:
         low, high = run.known.mtbi95_h
         rows.append((run.tag, str(run.nodes), hours(run.hours), str(run.platform_interruptions),
                      str(run.own_interruptions), hours(run.known.mtbi_h), f"{hours(low)} to {hours(high)}"))
-    return table(rows, "lrrrrrr")
+    more = len(record.runs) - RUNS_SHOWN
+    return table(rows, "lrrrrrr") + ([f"and {more} that ran less; --json has all"] if more > 0 else [])
 
 
 def change_line(record: Record) -> str:
@@ -115,7 +117,7 @@ def change_line(record: Record) -> str:
 def shape_line(record: Record) -> str:
     fit = record.shape
     if fit is None:
-        return "shape of the intervals: too few interruptions to say (three are the least)"
+        return "shape of the intervals: too few interruptions to say, or all alike (three that differ are the least)"
     words = (f"shape of the intervals: Weibull {fit.shape:.2g} (95 %: {fit.shape95[0]:.2g} to {fit.shape95[1]:.2g}), "
              f"p = {fit.p_exponential:.2g} against an exponential")
     if fit.p_exponential >= SURE:
@@ -128,7 +130,7 @@ def shape_line(record: Record) -> str:
 def _suspect_lines(suspects: Sequence[Suspect]) -> list[str]:
     rows: list[tuple[str, ...]] = [("NODE", "RAN", "INTERRUPTIONS", "EXPECTED", "P", "WITH ALL NODES", "")]
     for suspect in suspects[:NODES_SHOWN]:
-        rows.append((suspect.node, hours(suspect.hours), str(suspect.interruptions), f"{suspect.expected:.2g}",
+        rows.append((suspect.node, hours(suspect.hours), str(suspect.interruptions), plain(suspect.expected),
                      f"{suspect.p:.2g}", f"{suspect.p_holm:.2g}", "worse than chance" if suspect.worse else ""))
     more = f", {len(suspects) - NODES_SHOWN} more not shown" if len(suspects) > NODES_SHOWN else ""
     return [*table(rows, "lrrrrrl"), "node failures, vanished, crashes and hung trainers at attempts with that node; p "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.model import INTERRUPTIONS
 from orchestrator.planner.record import Record
-from orchestrator.views.interval import hours
+from orchestrator.views.interval import hours, plain
 from orchestrator.views.page import cards, heading, html_table, page, paragraph
 from orchestrator.views.plan import percent
 from orchestrator.views.reliability import change_line, shape_line
@@ -18,7 +18,7 @@ def reliability_page(record: Record) -> str:
     known = record.by_nodes[-1].known
     body = [f"<h1>{title}</h1>", cards([
         (str(record.interruptions), f"interruptions in {record.attempts} attempts"),
-        (hours(record.hours), f"of running, {record.node_hours:,.4g} node-hours"),
+        (hours(record.hours), f"of running, {plain(record.node_hours)} node-hours"),
         (hours(known.mtbi_h), f"M of a run on {known.nodes} node{'s' if known.nodes > 1 else ''}"),
         (percent(known.nodes * known.platform.mean / known.rate_per_h), "of that rate from the platform")])]
     body += [heading("M, and how well it is known"), paragraph(
@@ -66,6 +66,6 @@ def _runs(record: Record) -> str:
 
 
 def _nodes(record: Record) -> str:
-    rows = [[s.node, hours(s.hours), str(s.interruptions), f"{s.expected:.2g}", f"{s.p_holm:.2g}",
+    rows = [[s.node, hours(s.hours), str(s.interruptions), plain(s.expected), f"{s.p_holm:.2g}",
              "worse than chance" if s.worse else ""] for s in record.suspects[:NODES_SHOWN]]
     return html_table(["node", "ran", "interruptions", "expected", "p", ""], rows, "lrrrrl")
