@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -73,6 +73,9 @@ def orch() -> None:
     """
 
 
+_NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 prints the help and has no such class
+
+
 def main() -> NoReturn:
     """The entry point: an OrchError, and a disk's refusal, become text (or, with --json, an object) and an exit code."""
     try:
@@ -80,11 +83,13 @@ def main() -> NoReturn:
     except OrchError as error:
         _print_error(error)
         sys.exit(error.exit_code)
+    except _NO_ARGUMENTS as error:
+        error.show()
+        sys.exit(error.exit_code)
     except click.ClickException as error:
-        if "--json" in sys.argv:
-            _print_error(UserError(error.format_message()))
-        else:
-            error.show()
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        where = f"`{context.command_path} --help` has all that it takes" if context is not None else ""
+        _print_error(UserError(error.format_message(), hint=where))
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

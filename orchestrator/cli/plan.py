@@ -154,6 +154,7 @@ def mtbi(
     """
     from orchestrator.planner import mtbi as record
     from orchestrator.planner.pooled import PRIOR_SHAPE
+    from orchestrator.views.plan import counted, hours
 
     if (mtbi_s is None) == (period_s is None):
         raise UserError("write either --mtbi or --period with --interruptions")
@@ -175,8 +176,9 @@ def mtbi(
     known = (f"from {interruptions} interruptions, Garwood's interval" if interruptions else
              f"nobody says from how many interruptions, so it is taken to be worth {PRIOR_SHAPE:g}, as orch's prior is")
     answer({"mtbi_h": scaled[0], "interval95_h": scaled[1:]},
-           [f"M = {scaled[0]:.4g} h on {to_nodes} nodes   M0 N0 / N, M0 = {found_h:.4g} h on {nodes} nodes",
-            f"95 %: {scaled[1]:.3g} to {scaled[2]:.3g} h   {known}"], as_json)
+           [f"M = {hours(3600 * scaled[0])} on {counted(to_nodes, 'node')}   M0 N0 / N, M0 = {hours(3600 * found_h)} on "
+            f"{counted(nodes, 'node')}",
+            f"95 %: {hours(3600 * scaled[1])} to {hours(3600 * scaled[2])}   {known}"], as_json)
 
 
 @plan.command()

@@ -24,15 +24,34 @@ def loss_random_exact(probability: float, factor: int, nodes: int) -> float:
     """With copies spread over random nodes any F - 1 failures among the others lose some shard: the binomial tail
     P(Bin(N - 1, p) >= F - 1); for F = 2 it is 1 - (1 - p)^(N-1)."""
     others = nodes - 1
+    if probability >= 1 or factor == 1:
+        return 1.0
     if factor == 2:
-        return -math.expm1(others * math.log1p(-probability)) if probability < 1 else 1.0
-    return min(1.0, math.fsum(math.comb(others, k) * probability**k * (1 - probability) ** (others - k)
-                              for k in range(factor - 1, others + 1)))
+        return -math.expm1(others * math.log1p(-probability))
+    least, odds = factor - 1, probability / (1 - probability)
+    if least <= others * probability:  # the likely part is the tail: what is left out is summed
+        return 1.0 - math.fsum(_chance(k, others, probability) for k in range(least))
+    total, term = 0.0, _chance(least, others, probability)
+    for k in range(least, others + 1):
+        total += term
+        term *= (others - k) / (k + 1) * odds
+        if term <= 1e-17 * total:
+            break
+    return min(1.0, total)
+
+
+def _chance(count: int, trials: int, probability: float) -> float:
+    """P(Bin = count), by logarithms: neither the coefficient nor the power need fit a float."""
+    return math.exp(math.log(math.comb(trials, count)) + count * math.log(probability)
+                    + (trials - count) * math.log1p(-probability))
 
 
 def loss_random_approx(probability: float, factor: int, nodes: int) -> float:
     """First order: C(N - 1, F - 1) p^(F-1)."""
-    return min(1.0, math.comb(nodes - 1, factor - 1) * probability ** (factor - 1))
+    ways = math.comb(nodes - 1, factor - 1)
+    if ways < 1e300:
+        return float(min(1.0, ways * probability ** (factor - 1)))
+    return math.exp(min(0.0, math.log(ways) + (factor - 1) * math.log(probability)))
 
 
 def allowed_factors(nodes: int, ranks: int, jump: int) -> list[int]:

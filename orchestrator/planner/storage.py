@@ -14,6 +14,7 @@ from orchestrator.planner.size import kept_gib
 
 # R of a plan: ten minutes of queue, start-up and warm-up, and reading the checkpoint as fast as the baseline writes it.
 RESTART_BASE_S = 600.0
+CAPACITY_AT_MOST_GIB = 10**8         # more than any that was ever ordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,16 +119,17 @@ def choices(catalog: Catalog, *, size_bytes: float, keep: int, throughput_bytes_
 def every_file_system(
     catalog: Catalog, *, size_bytes: float, keep: int, fastest_write_s: float,
 ) -> Iterator[tuple[FileSystem, float]]:
-    """Every file system that holds the generations and writes no faster than this, with its own write time S / baseline.
-    Without EFA no more than the threshold's rate is used, and what would be larger than that needs is left out."""
+    """Every file system that holds the generations and writes no faster than this, with its own write time S / baseline;
+    the smallest of each class in any case. Without EFA no more than the threshold's rate is used, and what would be larger
+    than that needs is left out."""
     for offer in catalog.offers:
         first = smallest(offer, size_bytes=size_bytes, keep=keep, throughput_bytes_per_s=0.0)
-        for capacity_gib in range(first.capacity_gib, 10**9, offer.unit_gib):
+        for capacity_gib in range(first.capacity_gib, CAPACITY_AT_MOST_GIB, offer.unit_gib):
             system = FileSystem(offer=offer, capacity_gib=capacity_gib,
                                 set_by="generations" if capacity_gib == first.capacity_gib else "throughput")
             most = system.baseline_bytes_per_s if offer.efa else catalog.efa_above_bytes_per_s
             write_s = size_bytes / min(system.baseline_bytes_per_s, most)
-            if write_s < fastest_write_s * (1 - 1e-12):
+            if write_s < fastest_write_s * (1 - 1e-12) and capacity_gib > first.capacity_gib:
                 break
             yield system, write_s
             if most < system.baseline_bytes_per_s:

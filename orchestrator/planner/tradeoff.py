@@ -126,7 +126,7 @@ def candidates(catalog: Catalog, job: Job, low_s: float, high_s: float) -> list[
     """Every plan among which the best one of this range is: with the file system fixed, both costs fall with the write
     time, so each is used at its own full rate (or at the range's fast end)."""
     plans = [Plan(job=job, write_s=write_s, system=system) for system, write_s in storage.every_file_system(
-        catalog, size_bytes=job.size_bytes, keep=job.keep, fastest_write_s=low_s) if write_s <= high_s]
+        catalog, size_bytes=job.size_bytes, keep=job.keep, fastest_write_s=low_s) if low_s * (1 - 1e-12) <= write_s <= high_s]
     return [*plans, cheapest_for(catalog, job, low_s), cheapest_for(catalog, job, high_s)]
 
 

@@ -17,7 +17,7 @@ def percent(share: float) -> str:
     value = 100 * share
     if abs(value) < 1e-12:
         return "0 %"
-    return f"{value:.0f} %" if abs(value) >= 99.5 else f"{value:.3g} %"
+    return f"{value:,.0f} %" if abs(value) >= 99.5 else f"{value:.3g} %"
 
 
 def duration(seconds: float) -> str:
@@ -53,7 +53,9 @@ def usd(value: float) -> str:
 
 def hours(seconds: float) -> str:
     """M as people say it: in hours, or shorter."""
-    return f"{seconds / 3600:,.4g} h" if seconds >= 3600 else duration(seconds)
+    if seconds < 3600:
+        return duration(seconds)
+    return f"{seconds / 3600:.4g} h" if seconds < 3600 * 9999.5 else f"{seconds / 3600:,.0f} h"
 
 
 def table(rows: Sequence[Sequence[str]], align: str) -> list[str]:

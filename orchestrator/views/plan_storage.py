@@ -30,6 +30,7 @@ def storage_lines(catalog: Catalog, size: Size, choices: Sequence[Priced], best:
     plan = best.plan
     kind = "asynchronously" if plan.job.stall_s is not None else "synchronously"
     required = required_throughput_bytes_per_s(size.size_bytes, plan.write_s)
+    need_gbps = client_need_gbps(size.size_bytes, size.nodes, plan.write_s)
     lines = [f"{_of(size)} written {kind} in {duration(plan.write_s)}: {decimal(required, 'B/s')}   W = S / t_w",
              catalog_line(catalog), ""]
     rows: list[tuple[str, ...]] = [("MB/s/TiB", "EFA", "GiB", "SET BY", "BASELINE", "USD/MONTH", "R", "WASTE", "")]
@@ -42,7 +43,7 @@ def storage_lines(catalog: Catalog, size: Size, choices: Sequence[Priced], best:
             duration(choice.plan.restart_s), percent(choice.plan.waste.total),
             "cheapest" if choice is best else "one node cannot write so fast" if choice.client_limited else ""))
     lines += table(rows, "rlrlrrrrl")
-    lines += ["", f"a node writes {client_need_gbps(size.size_bytes, size.nodes, plan.write_s):.3g} Gbit/s   8 S / (N t_w)",
+    lines += ["", f"a node writes {decimal(1e9 * need_gbps, 'bit/s')}   8 S / (N t_w)",
               f"capacity holds {plan.job.keep} generations and sustains W; T* = {duration(plan.interval_s)}, "
               "R = 10m + S / baseline, waste to first order"]
     if all(choice.plan.system.offer.efa for choice in choices):

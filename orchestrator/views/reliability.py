@@ -46,7 +46,8 @@ def _rates(known: TwoRates) -> dict[str, Any]:
 def reliability_lines(record: Record) -> list[str]:
     """The whole, densest first."""
     lines = [f"{counted(record.interruptions, 'interruption')} in {hours(record.hours)} of running "
-             f"({plain(record.node_hours)} node-hours), {counted(record.attempts, 'attempt')}", "", *_ending_lines(record), "", *_nodes_lines(record)]
+             f"({plain(record.node_hours)} node-hours), {counted(record.attempts, 'attempt')}",
+             "", *_ending_lines(record), "", *_nodes_lines(record)]
     if len(record.runs) > 1:
         lines += ["", *_run_lines(record)]
     lines += ["", change_line(record), shape_line(record)]

@@ -257,6 +257,10 @@ COPIES = ("replication", "--nodes", "32", "--node-mtbi", "6400h", "--rebuild", "
     (("simulate", "--mtbi", "200h", "--distribution", "weibull:nan"), "is not known", "weibull:0.7"),
     (("simulate", "--mtbi", "200h", "--trials", "1"), "too few", "100"), (("simulate", "--mtbi", "1s"), "below --stall", ""),
     (("simulate", "--mtbi", "200h", "--limit", "4s"), "no room", "24h"),
+    (("interval", "--stall", "5s"), "Missing option '--mtbi'", "`orch plan interval --help`"),
+    (("interval", "--stal", "5s"), "No such option", "`orch plan interval --help`"),
+    ((*SIZE, "--moments", "fp33"), "'fp33' is not one of", "`orch plan size --help`"),
+    (("intervall",), "No such command", "`orch plan --help`"),
 ])
 def test_mistakes_are_one_clear_line(orch: Orch, line: tuple[str, ...], problem: str, remedy: str) -> None:
     answer = orch("plan", *line)
@@ -296,6 +300,49 @@ def test_whatever_is_asked_is_answered_with_numbers_or_refused(
     assert finite(data) and (answer.code == 2 or -1e-9 <= data["waste_exact"] <= 1)
     text = orch("plan", "interval", "--stall", stall, "--mtbi", mtbi, *line)
     assert not {"nan", "inf", "nan%", "inf%"} & set(text.out.lower().replace(",", " ").split())
+
+
+def number(low: float, high: float) -> st.SearchStrategy[str]:
+    return st.floats(low, high).map(lambda exponent: f"{10**exponent:.6g}")
+
+
+def count(high: float) -> st.SearchStrategy[str]:
+    return st.floats(0, high).map(lambda exponent: str(int(10**exponent)))
+
+
+MODELS = {"--params": number(0, 14), "--bytes-per-param": number(-2, 3), "--nodes": count(6), "--mtbi": SECONDS,
+          "--keep": count(5)}
+COMMANDS = {
+    "storage": MODELS | {"--mode": st.sampled_from(["async", "sync"]), "--write": SECONDS},
+    "tradeoff": MODELS | {"--mode": st.sampled_from(["async", "sync"]), "--gpu-hourly-usd": number(-3, 9)},
+    "levels": MODELS | {"--stall": SECONDS, "--local-write": SECONDS, "--shared-stall": SECONDS,
+                        "--shared-share": number(-6, 0)},
+    "replication": {"--nodes": count(6), "--factor": count(2), "--node-mtbi": SECONDS, "--rebuild": SECONDS},
+    "mtbi": {"--mtbi": SECONDS, "--interruptions": count(8), "--nodes": count(6), "--to-nodes": count(6)},
+    "framework": {"--interval": SECONDS, "--step-time": SECONDS}}
+
+
+@pytest.mark.slow
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data(), name=st.sampled_from(sorted(COMMANDS)))
+def test_every_command_answers_with_numbers_or_refuses(orch: Orch, data: st.DataObject, name: str) -> None:
+    line = [word for option, value in COMMANDS[name].items() for word in (option, data.draw(value, label=option))]
+    answer = orch("plan", name, *line, "--json")
+    assert answer.code in (0, 2), answer
+    assert finite(json.loads(answer.out, parse_constant=lambda word: pytest.fail(word)))
+    text = orch("plan", name, *line)
+    assert text.code == answer.code and len(text.err.splitlines()) <= 2 and "Traceback" not in text.err
+    assert not {"nan", "inf", "nan%", "inf%"} & set(text.out.lower().replace(",", " ").split())
+
+
+def test_small_models_and_huge_clusters(orch: Orch) -> None:
+    """The smallest file system may be faster than anybody needs; neither coefficients nor powers of many copies fit a float."""
+    two = orch("plan", "levels", "--params", "1e6", "--nodes", "3", "--mtbi", "20h", "--json").json
+    assert two["cheapest"]["capacity_gib"] == 2400 and 0 < two["waste"] < 1
+    copies = ("plan", "replication", "--nodes", "100000", "--node-mtbi", "85277s", "--rebuild", "311s")
+    one, more = (orch(*copies, "--factor", factor, "--json").json for factor in ("1", "250"))
+    assert one["loss_random_exact"] == 1 and one["loss_fixed_group"] == 1
+    assert 0.9 < more["loss_random_exact"] <= 1 and more["loss_random_approx"] == 1
 
 
 # --- cost of asking -----------------------------------------------------------------------------------------------------
