@@ -124,7 +124,7 @@ def every_file_system(
     than that needs is left out."""
     for offer in catalog.offers:
         first = smallest(offer, size_bytes=size_bytes, keep=keep, throughput_bytes_per_s=0.0)
-        for capacity_gib in range(first.capacity_gib, CAPACITY_AT_MOST_GIB, offer.unit_gib):
+        for capacity_gib in range(first.capacity_gib, max(first.capacity_gib + 1, CAPACITY_AT_MOST_GIB), offer.unit_gib):
             system = FileSystem(offer=offer, capacity_gib=capacity_gib,
                                 set_by="generations" if capacity_gib == first.capacity_gib else "throughput")
             most = system.baseline_bytes_per_s if offer.efa else catalog.efa_above_bytes_per_s

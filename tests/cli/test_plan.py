@@ -336,9 +336,10 @@ def test_every_command_answers_with_numbers_or_refuses(orch: Orch, data: st.Data
 
 
 def test_small_models_and_huge_clusters(orch: Orch) -> None:
-    """The smallest file system may be faster than anybody needs; neither coefficients nor powers of many copies fit a float."""
+    """The smallest file system may be faster than anybody needs; coefficients and powers of many copies fit no float."""
     two = orch("plan", "levels", "--params", "1e6", "--nodes", "3", "--mtbi", "20h", "--json").json
     assert two["cheapest"]["capacity_gib"] == 2400 and 0 < two["waste"] < 1
+    assert orch("plan", "levels", "--params", "1e14", "--nodes", "3", "--mtbi", "20h", "--keep", "99999").code == 0
     copies = ("plan", "replication", "--nodes", "100000", "--node-mtbi", "85277s", "--rebuild", "311s")
     one, more = (orch(*copies, "--factor", factor, "--json").json for factor in ("1", "250"))
     assert one["loss_random_exact"] == 1 and one["loss_fixed_group"] == 1
