@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.plan_files import read_catalog
+from orchestrator.cli.plan_storage import storage as storage_command
 from orchestrator.planner import frameworks, replication, storage, tradeoff
 from orchestrator.planner.interval import expected_waste, young_interval_s
 from orchestrator.planner.mtbi import mtbi_of_record_h, rescaled_mtbi
@@ -28,7 +30,10 @@ Row = dict[str, str]
 
 def rows(name: str) -> list[Row]:
     with (GOLDEN / f"{name}.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+        return [{"file": f"{name}.csv", **row} for row in csv.DictReader(file)]
+
+
+EXACT = {(row["file"], row["row_id"], row["column"]): row["recomputed_value"] for row in rows("recomputed_values")}
 
 
 def cases(name: str, key: str = "row_id") -> list[object]:
@@ -40,10 +45,13 @@ def row_of(name: str, wanted: str, key: str = "row_id") -> Row:
 
 
 def near(value: float, row: Row, column: str, tolerance: str | None = None) -> bool:
-    """Within the row's tolerance, a hair of rounding aside."""
+    """Within the row's tolerance, a hair of rounding aside; and equal to what the formula gives at full precision, where
+    somebody has worked it out by another program (``recomputed_values.csv``)."""
     allowed = float(row[tolerance or next(c for c in (f"{column}_tolerance", f"{column.rsplit('_', 1)[0]}_tolerance",
                                                        "tolerance") if c in row)])
-    return abs(value - float(row[column])) <= allowed + 1e-9 * abs(value)
+    exact = EXACT.get((row["file"], row.get("row_id") or row["key"], column))
+    return abs(value - float(row[column])) <= allowed + 1e-9 * abs(value) and (
+        exact is None or value == pytest.approx(float(exact), rel=1e-9))
 
 
 def size_bytes(bytes_per_param: float) -> float:
@@ -56,12 +64,12 @@ def job(bytes_per_param: float = 14, stall_s: float | None = None) -> Job:
 
 
 def test_every_table_is_held() -> None:
-    used = {"bytes_per_parameter", "client_limit_check", "constants", "framework_defaults", "fsx_rules",
+    used = {"bytes_per_parameter", "client_limit_check", "constants", "estimator_inputs", "framework_defaults", "fsx_rules",
             "fsx_throughput_classes", "gpu_stop_vs_fsx_optimum", "gpu_stop_vs_fsx_yearly",
             "local_nvme_and_replication_setup", "lost_work_example", "main_results", "mtbi_rescaling",
             "network_interfaces", "network_limits", "per_throughput_class_cells", "published_save_intervals",
-            "reference_checkpoints", "reference_failure_facts", "replication_loss", "required_throughput",
-            "sizes_by_bytes_per_param", "worked_example", "young_eta_table"}
+            "recomputed_values", "reference_checkpoints", "reference_failure_facts", "replication_loss",
+            "required_throughput", "sizes_by_bytes_per_param", "worked_example", "young_eta_table"}
     assert {path.stem for path in GOLDEN.glob("*.csv")} == used
 
 
@@ -215,6 +223,19 @@ def test_rules_and_constants() -> None:
     assert constants["restart_base_s"] == storage.RESTART_BASE_S and constants["gib_bytes"] == 2**30
     assert constants["bf16_weight_file_bytes"] == size_of_layout(PARAMS, layout(master="none", moments="none")).size_bytes
     assert constants["bytes_per_param_default"] == layout().total
+
+
+def test_what_is_assumed_where_nothing_was_measured() -> None:
+    """The fallbacks of an estimate are the defaults of the command line."""
+    inputs = {r["row_id"]: r for r in rows("estimator_inputs")}
+    defaults = [layout(), layout(weights="fp32", master="none"), layout(moments="bf16")]
+    assert [int(word) for word in re.findall(r"\b1\d\b", inputs["bytes_per_param"]["fallback_when_unmeasured"])] == [
+        found.total for found in defaults]
+    keep = next(option for option in storage_command.params if option.name == "keep")
+    complete, in_flight = re.findall(r"\d+", inputs["generations"]["fallback_when_unmeasured"])
+    assert keep.default == int(complete) + int(in_flight)
+    assert inputs["restart"]["fallback_when_unmeasured"].startswith(f"{storage.RESTART_BASE_S / 60:g} min plus")
+    assert f"exceeds {CATALOG.efa_above_bytes_per_s / 1e9:g} GB/s" in inputs["efa"]["how_to_obtain"]
 
 
 @pytest.mark.parametrize("row", cases("required_throughput"))
