@@ -182,7 +182,8 @@ def read_plan(path: Path) -> Wanted:
     training = Training(stall_s=stall_s or range_s[0], mtbi_s=mtbi_s, restart_s=times["restart"] or 900.0,
                         limit_s=times["limit"], step_s=times["step_time"])
     return Wanted(
-        title=file.title or f"Checkpoints of {path.stem}", size=size, job=job, training=training,
+        title=file.title or ("Checkpoints" if path.stem == "plan" else f"Checkpoints of {path.stem}"),
+        size=size, job=job, training=training,
         catalog=read_catalog(path.parent / file.catalog if file.catalog else None), write_range_s=range_s,
         today_interval_s=times["interval"], today_write_s=times["write"], restart_given=times["restart"] is not None,
         priced=price is not None)

@@ -63,7 +63,7 @@ def _interval_part(report: Report) -> list[str]:
            if report.today_by_interval else []),
          Line(points=report.stall_by_interval, name="stalls", colour=4),
          Line(points=report.rework_by_interval, name="rework", colour=3)],
-        marks=marks, bands=[Band(low=low_s, high=high_s, text=f"at most {TOLERATED:.0%} more stalls and rework")])
+        marks=marks, bands=[Band(low=low_s, high=high_s, text=f"at most {percent(TOLERATED)} more stalls and rework")])
     text = (f"Saving more often costs stalls, saving less often costs rework; sqrt(2 C M) balances them. Anything from "
             f"{duration(low_s)} to {duration(high_s)} is as good.")
     return [heading("How often to save"), paragraph(text), *_today_text(report), picture, *_parts_table(plan, today)]
@@ -75,8 +75,12 @@ def _today_text(report: Report) -> list[str]:
         return []
     write = f" with a write of {duration(today.training.write_s)}" if report.today_by_interval else ""
     extra = max(0.0, today.waste_exact - plan.waste_exact)
-    return [paragraph(f"Today, every {duration(today.training.interval_s)}{write}, {percent(today.waste_exact)} of "
-                      f"the GPU time is wasted, {percent(extra)} more than need be.")]
+    found = [paragraph(f"Today, every {duration(today.training.interval_s)}{write}, {percent(today.waste_exact)} of "
+                       f"the GPU time is wasted, {percent(extra)} more than need be.")]
+    if today.overlap:
+        found.append(paragraph("Note: such a write is not over when the next save begins. Either that save waits, and "
+                               "training stands still for longer than is counted here, or memory holds two.", "warn"))
+    return found
 
 
 def _parts_table(plan: IntervalPlan, today: IntervalPlan | None) -> list[str]:
@@ -103,7 +107,7 @@ def _storage_part(report: Report) -> list[str]:
         low_s, high_s = report.flat_write_s
         body.append(paragraph(
             "A faster file system costs more and loses less. Its capacity comes in units, so the cost moves in steps; writes "
-            f"of {duration(low_s)} to {duration(high_s)} cost within {FLAT:.0%} of the best one."))
+            f"of {duration(low_s)} to {duration(high_s)} cost within {percent(FLAT)} of the best one."))
         most = max(plan.total_usd for plan in report.by_write)
         marks = _write_marks(report, lambda plan: plan.total_usd)
         body.append(plot(
@@ -112,7 +116,7 @@ def _storage_part(report: Report) -> list[str]:
              Line(points=[(p.write_s, p.stopped_usd + p.lost_work_usd) for p in report.by_write], name="wasted GPU time",
                   colour=2),
              Line(points=[(p.write_s, p.storage_usd) for p in report.by_write], name="storage", colour=3, steps=True)],
-            marks=marks, bands=[Band(low=low_s, high=high_s, text=f"within {FLAT:.0%} of the best")]))
+            marks=marks, bands=[Band(low=low_s, high=high_s, text=f"within {percent(FLAT)} of the best")]))
     most_waste = max(plan.waste.total for plan in report.by_write)
     body.append(plot(
         "Waste against write time", x, linear_axis(most_waste, "GPU time wasted", percent),
@@ -151,13 +155,15 @@ def _choices_part(report: Report) -> list[str]:
     for plan in report.stacked:
         system = plan.system
         star = "*" if system.offer.price == "derived" else ""
-        rows.append([duration(plan.write_s), named(system), decimal(system.baseline_bytes_per_s, "B/s"),
+        efa = " EFA" if system.offer.efa else ""
+        rows.append([duration(plan.write_s), f"{system.offer.throughput_class:g}{efa}", f"{system.capacity_gib:,}",
+                     decimal(system.baseline_bytes_per_s, "B/s"),
                      usd(system.monthly_usd) + star, duration(plan.interval_s), duration(plan.restart_s),
                      percent(plan.waste.total), *([usd(plan.total_usd)] if report.wanted.priced else [])])
-    head = ["write", "file system (MB/s for each TiB, capacity)", "baseline", "USD a month", "interval", "restart", "waste",
+    head = ["write", "MB/s/TiB", "GiB", "baseline", "USD a month", "interval", "restart", "waste",
             *(["USD a year in all"] if report.wanted.priced else [])]
     best = next((i for i, plan in enumerate(report.stacked) if plan is report.best), None)
-    return [heading("File systems"), html_table(head, rows, "rlrrrrrr"[:len(head)], best=best)]
+    return [heading("File systems"), html_table(head, rows, "rrrrrrrrr"[:len(head)], best=best)]
 
 
 def _settings_part(report: Report) -> list[str]:

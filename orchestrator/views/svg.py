@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 
 WIDTH, HEIGHT = 760, 340
 LEFT, RIGHT, TOP, BOTTOM = 74, 18, 22, 46
@@ -214,14 +213,17 @@ def _path(line: Line, x: Axis, y: Axis) -> str:
 
 
 def _names(lines: Sequence[Line], marks: Sequence[Mark], x: Axis, y: Axis) -> list[str]:
-    """Each line's name at that end, left or right, where lines are farther apart and no mark stands; moved apart if need
-    be."""
+    """Each line's name at that end of it, left or right, where other lines and marks are farther."""
     named = [line for line in lines if line.name]
-    if not named:
-        return []
-    end = max((-1, 0), key=lambda side: _room(named, marks, side, x, y))
+    left = {line.name for line in named if _room(line, named, marks, 0, x, y) > _room(line, named, marks, -1, x, y)}
+    return [*_names_at(0, [line for line in named if line.name in left], x, y),
+            *_names_at(-1, [line for line in named if line.name not in left], x, y)]
+
+
+def _names_at(end: int, lines: Sequence[Line], x: Axis, y: Axis) -> list[str]:
+    """Above the lines' ends, moved apart if need be."""
     body, lowest = [], -math.inf
-    for line in sorted(named, key=lambda line: _y(y, line.points[end][1])):
+    for line in sorted(lines, key=lambda line: _y(y, line.points[end][1])):
         height = _y(y, line.points[end][1])
         lowest = height - 7 if height - 7 >= lowest + 14 else max(height + 16, lowest + 14)  # above it, or else below
         at = _x(x, line.points[end][0])
@@ -230,12 +232,12 @@ def _names(lines: Sequence[Line], marks: Sequence[Mark], x: Axis, y: Axis) -> li
     return body
 
 
-def _room(lines: Sequence[Line], marks: Sequence[Mark], end: int, x: Axis, y: Axis) -> float:
-    """How far apart lines are at this end, in the plot's units; little where a mark is near."""
-    heights = sorted(_y(y, line.points[end][1]) for line in lines)
-    apart = min((b - a for a, b in pairwise(heights)), default=100.0)
-    near = any(abs(x.share(mark.at[0]) - (1 if end else 0)) < 0.2 for mark in marks)
-    return min(apart, 40.0) - (100.0 if near else 0.0)
+def _room(line: Line, lines: Sequence[Line], marks: Sequence[Mark], end: int, x: Axis, y: Axis) -> float:
+    """How far other lines and marks are from this one's end, in the plot's units; more is no better than three names."""
+    height = _y(y, line.points[end][1])
+    others = [_y(y, other.points[end][1]) for other in lines if other is not line]
+    others += [_y(y, mark.at[1]) for mark in marks if abs(x.share(mark.at[0]) - (1 if end else 0)) < 0.2]
+    return min(abs(other - height) for other in [*others, height + 45])
 
 
 def _mark(mark: Mark, x: Axis, y: Axis) -> list[str]:

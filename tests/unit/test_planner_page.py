@@ -57,8 +57,8 @@ def texts(page: str) -> list[str]:
 def test_what_is_marked() -> None:
     made = report(WANTED)
     words = texts(report_page(made))
-    for mark in ("best 44m43s", "today 15m", "best 4m02s", "today 20m", "at most 5% more stalls and rework",
-                 "within 2% of the best", "GPUs standing still", "lost work", "storage"):
+    for mark in ("best 44m43s", "today 15m", "best 4m02s", "today 20m", "at most 5 % more stalls and rework",
+                 "within 2 % of the best", "GPUs standing still", "lost work", "storage"):
         assert mark in words, mark
     assert made.best.total_usd == pytest.approx(261_001, abs=1) and made.flat_write_s == pytest.approx((242, 484), abs=0.1)
     assert made.today_plan is not None and made.today_plan.waste_exact > made.plan.waste_exact
