@@ -31,7 +31,7 @@ def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | Non
     if setting.waste is not None:
         lines.append(f"expected waste {percent(setting.waste.total)}: stalls {percent(setting.waste.stall)}, rework "
                      f"{percent(setting.waste.rework)}, not yet durable {percent(setting.waste.not_yet_durable)}, restarts "
-                     f"{percent(setting.waste.restart)}")
+                     + (percent(setting.waste.restart) if restarts.whole_s else "not measured yet"))
     return lines + measured_lines(measured, restarts)
 
 
@@ -44,9 +44,9 @@ def mtbi(known: TwoRates) -> str:
 def counted(known: TwoRates) -> str:
     """What M was counted from, and how much of it nobody counted."""
     platform, own = known.platform_counted, known.own_counted
-    return (f"{own.interruptions} of the run's own in {hours(own.hours)}, {platform.interruptions} of the platform in "
-            f"{plain(platform.hours)} node-hours of all runs, and a prior worth {known.prior_weight:.3g} "
-            f"({percent(known.prior_share)} of the rate)")
+    return (f"{own.interruptions} interruption{'s' if own.interruptions != 1 else ''} of its own in {hours(own.hours)}, "
+            f"{platform.interruptions} of the platform in {plain(platform.hours)} node-hours of all runs, a prior worth "
+            f"{known.prior_weight:.3g} ({percent(known.prior_share)} of the rate)")
 
 
 def _bound(setting: Setting) -> str:
@@ -83,8 +83,7 @@ def _seconds(value: Spread) -> str:
 def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float | None) -> list[str]:
     """The sum, step by step."""
     choice, measured = setting.choice, setting.measured
-    lines = [f"attempt {a.number}: {a.ending or 'runs'}, counts as {counts(a)}" for a in run.attempts]
-    lines += _rates(setting.known)
+    lines = [*_attempts(run), *_rates(setting.known)]
     if measured.stall_s is not None:
         slowed = ""
         if measured.slowdown is not None and measured.cost_s is not None:
@@ -96,6 +95,15 @@ def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float
                  + (f"{in_force_s:.6g} s" if in_force_s is not None else "nothing yet")
                  + "; it changes when that makes stalls and rework more than 1 % smaller")
     return lines + interval_lines(setting, restarts, in_force_s)
+
+
+def _attempts(run: Run) -> list[str]:
+    """How each kind of ending entered M."""
+    kinds: dict[str, list[int]] = {}
+    for attempt in run.attempts:
+        kinds.setdefault(f"{attempt.ending or 'runs'}, counts as {counts(attempt)}", []).append(attempt.number)
+    return [f"attempt{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:20]))}"
+            f"{f' and {len(numbers) - 20} more' if len(numbers) > 20 else ''}: {kind}" for kind, numbers in kinds.items()]
 
 
 def _rates(known: TwoRates) -> list[str]:

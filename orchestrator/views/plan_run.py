@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,8 @@ def values_of(run: Run, setting: Setting, given: Mapping[str, float | None]) -> 
         else Value(value=0.0, source="assumed", detail="a synchronous save"),
         "restart_s": _of(restarts(run).whole_s, ASSUMED_RESTART_S, "restart"),
         "mtbi_s": _mtbi(known),
-        "step_s": _of(measured.step_s, None, "reading"), "size_bytes": _of(measured.size_bytes, None, "save"),
+        "step_s": _of(measured.step_s, None, "reading"),
+        "size_bytes": _of(measured.size_bytes, None, "save", format_size),
         "nodes": Value(value=profile.nodes, source="given", detail=f"profile {profile.name}"),
         "limit_s": Value(value=profile.time_s, source="given", detail=f"profile {profile.name}"),
         "lead_s": Value(value=profile.lead_s, source="given", detail=f"profile {profile.name}")}
@@ -73,10 +74,10 @@ def _after(stall: Spread | None, durable: Spread | None) -> float | None:
     return after_s if after_s > SYNCHRONOUS * stall.median else 0.0
 
 
-def _of(spread: Spread | None, assumed: float | None, what: str) -> Value:
+def _of(spread: Spread | None, assumed: float | None, what: str, text: Callable[[float], str] = duration) -> Value:
     if spread is not None:
         return Value(value=spread.median, source="measured",
-                     detail=f"median of {counted(spread.count, what)}, {spread.low:.3g} to {spread.high:.3g}")
+                     detail=f"median of {counted(spread.count, what)}, {text(spread.low)} to {text(spread.high)}")
     return Value(value=assumed, source="assumed" if assumed is not None else "unknown", detail="not measured yet")
 
 

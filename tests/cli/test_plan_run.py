@@ -63,8 +63,28 @@ def test_a_run_that_has_measured_all(orch: Orch, repository: Path) -> None:
     assert found["replication"]["allowed_factors"] == [1, 2, 4] and found["levels"]["cheapest"]["capacity_gib"] > 0
     assert found["framework"]["frameworks"][0]["framework"] == "Megatron-LM" and found["tradeoff"] is None
     words = orch("plan", "run", "a").out
-    for piece in ("measured", "given", "assumed", "median of 5 saves", "2 interruptions", "warning: the lead of 1m"):
+    for piece in ("measured", "given", "assumed", "median of 5 saves", "with a prior of 1.32 interruptions' weight: 1 own in",
+                  "1 of the platform in 480 node-hours", "93.1G to 93.1G", "warning: the lead of 1m"):
         assert piece in words, words
+
+
+def test_every_command_names_the_same_m(orch: Orch, repository: Path) -> None:
+    """Node failures under other runs count for this one, their crashes do not."""
+    make_run(repository, "other", [(10, "node-failure", f"n{n}") for n in range(1, 9)] + [(10, "crash", "n9")] * 9)
+    make_run(repository, "a", [(50, "crash", "n[1-4]"), (20, "limit-saved", "n[1-4]")], nodes=4, saves=SAVES)
+    by_run = orch("plan", "run", "a", "--json").json["inputs"]["mtbi_s"]["value"] / H
+    status, whole = orch("status", "a", "--json").json["reliability"], orch("reliability", "--json").json
+    of_all = next(run for run in whole["runs"] if run["tag"] == "a")
+    assert by_run == pytest.approx(of_all["mtbi_h"]) == pytest.approx(status["mtbi_h"], rel=1e-4)
+    assert status["mtbi95_h"] == pytest.approx(of_all["mtbi95_h"], rel=1e-4)
+    assert status["platform"]["interruptions"] == 8 and status["own"]["interruptions"] == 1
+    low, high = of_all["mtbi95_h"]
+    m = f"M {by_run:.3g} h (95 %: {low:.3g} h to {high:.3g} h): 1 interruption of its own in"
+    for line in (("status", "a"), ("explain", "a", "--interval")):
+        assert m in orch(*line).out
+    (repository / "runs" / "other" / "journal.jsonl").rename(repository / "gone")
+    alone = orch("status", "a", "--json").json["reliability"]
+    assert alone["platform"]["interruptions"] == 0 and alone["mtbi_h"] > by_run
 
 
 def test_what_is_given_goes_before_what_was_measured(orch: Orch, repository: Path) -> None:
@@ -79,6 +99,7 @@ def test_a_run_that_has_measured_nothing(orch: Orch, repository: Path) -> None:
     make_run(repository, "a", [(1, "limit-saved", "n1")])
     found = orch("plan", "run", "a", "--json").json
     assert found["inputs"]["stall_s"]["source"] == "assumed" and found["inputs"]["mtbi_s"]["source"] == "assumed"
+    assert "100 % of the rate is a prior of 1.32 interruptions' weight" in found["inputs"]["mtbi_s"]["detail"]
     assert found["storage"] is None and found["framework"] is None and found["interval"]["interval_s"] > 0
     assert "--size" in orch("plan", "run", "a").out
     assert orch("plan", "run", "a", "--size", "100G", "--json").json["size"]["size_bytes"] == 100 * 2**30
