@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.model import INTERRUPTIONS
 from orchestrator.planner.change import SURE
+from orchestrator.planner.exposure import OWN, PLATFORM
 from orchestrator.planner.pooled import TwoRates
 from orchestrator.planner.record import Record
 from orchestrator.planner.suspects import Suspect
@@ -54,12 +54,16 @@ def reliability_lines(record: Record) -> list[str]:
     return [*lines, "", *_suspect_lines(record.suspects)] if record.suspects else lines
 
 
+def in_m(ending: str) -> str:
+    """What such an attempt is to M."""
+    return "platform's" if ending in PLATFORM else "run's own" if ending in OWN else "exposure only"
+
+
 def _ending_lines(record: Record) -> list[str]:
     most = max(record.endings.values(), default=1)
     rows: list[tuple[str, ...]] = [("ENDING", "ATTEMPTS", "", "IN M")]
     for ending, count in record.endings.items():
-        kind = "interruption" if ending in INTERRUPTIONS else "exposure only"
-        rows.append((ending, str(count), "#" * max(1, round(20 * count / most)), kind))
+        rows.append((ending, str(count), "#" * max(1, round(20 * count / most)), in_m(ending)))
     return table(rows, "lrll")
 
 

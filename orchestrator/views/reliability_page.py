@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.model import INTERRUPTIONS
 from orchestrator.planner.record import Record
 from orchestrator.views.interval import hours, plain
 from orchestrator.views.page import cards, heading, html_table, page, paragraph
 from orchestrator.views.plan import percent
-from orchestrator.views.reliability import change_line, shape_line
+from orchestrator.views.reliability import change_line, in_m, shape_line
 from orchestrator.views.svg import Axis, Line, decades_axis, intervals, linear_axis, plot
 
 NODES_SHOWN = 25
@@ -24,13 +23,17 @@ def reliability_page(record: Record) -> str:
     body += [heading("M, and how well it is known"), paragraph(
         "The mean time between interruptions for each number of nodes, with its 95 % interval: the platform's rate per "
         "node-hour, shared by all runs, and the runs' own rate per hour."), _mtbi_picture(record)]
-    body += [heading("Has it changed?"), paragraph(change_line(record)), *_count_picture(record)]
+    body += [heading("Has it changed?"), paragraph(_sentence(change_line(record))), *_count_picture(record)]
     body += [heading("How attempts ended"), _endings(record), heading("Runs"), _runs(record)]
     body += [heading("Nodes"), paragraph(
         "Interruptions that a node may be to blame for, at attempts that it was in, against what chance would give; p is "
         "corrected for the number of nodes."), _nodes(record)]
-    body += [heading("Shape of the intervals"), paragraph(shape_line(record))]
+    body += [heading("Shape of the intervals"), paragraph(_sentence(shape_line(record)))]
     return page(title, body)
+
+
+def _sentence(line: str) -> str:
+    return f"{line[0].upper()}{line[1:]}."
 
 
 def _mtbi_picture(record: Record) -> str:
@@ -54,8 +57,7 @@ def _count_picture(record: Record) -> list[str]:
 
 
 def _endings(record: Record) -> str:
-    rows = [[name, str(count), "interruption" if name in INTERRUPTIONS else "exposure only"]
-            for name, count in record.endings.items()]
+    rows = [[name, str(count), in_m(name)] for name, count in record.endings.items()]
     return html_table(["ending", "attempts", "in M as"], rows, "lrl")
 
 
