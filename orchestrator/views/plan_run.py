@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.core.measures import Spread
+from orchestrator.core.measures import Measured, Spread
 from orchestrator.core.reliability import Setting, restarts
 from orchestrator.model import Run
 from orchestrator.planner.frameworks import Setting as FrameworkSetting
@@ -40,6 +40,7 @@ def values_of(run: Run, setting: Setting, given: Mapping[str, float | None]) -> 
         "stall_s": _of(stall, ASSUMED_STALL_S, "save"),
         "write_s": Value(value=after_stall, source="measured", detail="durable less stall") if after_stall is not None
         else Value(value=0.0, source="assumed", detail="a synchronous save"),
+        "slowdown": _slowdown(measured),
         "restart_s": _of(restarts(run).whole_s, ASSUMED_RESTART_S, "restart"),
         "mtbi_s": _mtbi(known),
         "step_s": _of(measured.step_s, None, "reading"),
@@ -51,6 +52,15 @@ def values_of(run: Run, setting: Setting, given: Mapping[str, float | None]) -> 
         if value is not None:
             found[name] = Value(value=value, source="given", detail="on the line")
     return found
+
+
+def _slowdown(measured: Measured) -> Value:
+    """Sigma, as it enters the T* that the running trainer is told."""
+    after_s = _after(measured.stall_s, measured.durable_s)
+    if measured.slowdown is None or measured.cost_s is None or measured.stall_s is None or not after_s:
+        return Value(value=0.0, source="assumed", detail="steps are as fast while a save is written")
+    sigma = max(0.0, measured.cost_s.median - measured.stall_s.median) / after_s
+    return Value(value=sigma, source="measured", detail=f"median of {counted(measured.slowdown.count, 'save')}")
 
 
 def _mtbi(known: TwoRates) -> Value:
@@ -88,11 +98,9 @@ def training_of(values: Mapping[str, Value], interval_s: float | None = None) ->
 
     stall_s = max(value("stall_s"), 0.001)
     training = Training(stall_s=stall_s, mtbi_s=value("mtbi_s"), write_s=value("write_s"), restart_s=value("restart_s"),
-                        limit_s=value("limit_s"), step_s=values["step_s"].value, fixed_interval_s=interval_s)
-    if training.limit_s is not None and training.limit_s <= training.final_save_s:
-        training = Training(stall_s=stall_s, mtbi_s=training.mtbi_s, write_s=training.write_s, restart_s=training.restart_s,
-                            step_s=training.step_s, fixed_interval_s=interval_s)
-    return training
+                        slowdown=value("slowdown") if value("write_s") else 0.0, limit_s=value("limit_s"),
+                        step_s=values["step_s"].value, fixed_interval_s=interval_s)
+    return replace(training, limit_s=None) if value("limit_s") <= training.final_save_s else training
 
 
 def best_plan(values: Mapping[str, Value]) -> Plan:
@@ -106,8 +114,8 @@ def values_json(values: Mapping[str, Value]) -> dict[str, Any]:
     return {name: {"value": value.value, "source": value.source, "detail": value.detail} for name, value in values.items()}
 
 
-_NAMES = {"stall_s": "C, stall", "write_s": "write after it", "restart_s": "R, restart", "mtbi_s": "M", "step_s": "step",
-          "size_bytes": "size", "nodes": "nodes", "limit_s": "limit", "lead_s": "lead"}
+_NAMES = {"stall_s": "C, stall", "write_s": "write after it", "slowdown": "slower meanwhile", "restart_s": "R, restart",
+          "mtbi_s": "M", "step_s": "step", "size_bytes": "size", "nodes": "nodes", "limit_s": "limit", "lead_s": "lead"}
 
 
 def run_lines(run: Run, values: Mapping[str, Value], best: Plan, in_force: Plan | None) -> list[str]:
@@ -128,6 +136,8 @@ def run_lines(run: Run, values: Mapping[str, Value], best: Plan, in_force: Plan 
 def _shown(name: str, value: float | None) -> str:
     if value is None:
         return "-"
+    if name == "slowdown":
+        return percent(value)
     if name == "nodes":
         return f"{value:g}"
     if name == "size_bytes":
@@ -145,6 +155,7 @@ def framework_rows(settings: Sequence[FrameworkSetting]) -> list[str]:
 
 def plan_in_force(values: Mapping[str, Value], interval_s: float | None) -> Plan | None:
     """The same at the interval that the run has now; None before the first, or where it is not longer than the stall."""
-    if interval_s is None or interval_s <= max(values["stall_s"].value or 0.0, 0.001):
+    training = training_of(values, interval_s)
+    if interval_s is None or interval_s <= training.effective_stall_s:
         return None
-    return plan_interval(training_of(values, interval_s))
+    return plan_interval(training)

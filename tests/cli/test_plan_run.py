@@ -95,6 +95,15 @@ def test_what_is_given_goes_before_what_was_measured(orch: Orch, repository: Pat
     assert found["tradeoff"]["optimum"]["total_usd"] > 0 and found["levels"] is None and found["replication"] is None
 
 
+def test_a_write_that_slows_training_is_part_of_what_a_save_costs(orch: Orch, repository: Path) -> None:
+    """As in the T* that the running trainer is told: C + sigma (t - C)."""
+    make_run(repository, "a", [(50, "crash", "n1")], saves=[{**line, "background": True, "slowdown": 0.1} for line in SAVES])
+    found = orch("plan", "run", "a", "--mtbi", "100h", "--json").json
+    assert found["inputs"]["slowdown"]["value"] == pytest.approx(0.1) and found["inputs"]["slowdown"]["source"] == "measured"
+    assert found["interval"]["interval_s"] == pytest.approx((2 * (4 + 0.1 * 60) * 100 * H) ** 0.5)
+    assert "slower meanwhile" in orch("plan", "run", "a").out
+
+
 def test_a_run_that_has_measured_nothing(orch: Orch, repository: Path) -> None:
     make_run(repository, "a", [(1, "limit-saved", "n1")])
     found = orch("plan", "run", "a", "--json").json
