@@ -41,7 +41,8 @@ class Delivery:
         for process in local:
             self._send(process, "registered")
         # one that registers only after it was told as an unregistered program is not told twice: `told` knows it
-        elsewhere = any(entry.get("host") != self._host for entry in entries)
+        # a name that no notice task bears is a container's own
+        elsewhere = any(entry.get("host") in self.step_hosts - {self._host} for entry in entries)
         if local or elsewhere or self._unregistered_told:
             return
         family = self.family(helpers)

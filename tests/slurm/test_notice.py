@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,6 +133,34 @@ def test_a_step_on_two_nodes_gets_one_signal_for_each_task(slurm_cluster: Privat
     slurm_cluster.wait_until(lambda: run.end() is not None, 20, "the attempt ends")
     assert len({line["pid"] for line in run.signals()}) == len(run.signals()) == 2
     assert run.signals("worker") == []
+    assert processes_of(run) == []
+
+
+CONTAINER = ("unshare --user --map-root-user --pid --uts --fork --kill-child --mount-proc "
+             "bash -c 'hostname box; exec \"$@\"' box")
+IN_CONTAINERS = {
+    "step": f"srun --overlap --mem=0 {CONTAINER} PY TRAINERS/plain.py quick workers",
+    "step-knows": f"srun --overlap --mem=0 {CONTAINER} PY TRAINERS/knows.py",
+    "bare": f"{CONTAINER} PY TRAINERS/plain.py quick workers",
+    "bare-knows": f"{CONTAINER} PY TRAINERS/knows.py",
+}
+
+
+@pytest.mark.parametrize("name", IN_CONTAINERS)
+def test_a_container_has_process_ids_and_a_host_name_of_its_own(
+        slurm_cluster: PrivateSlurm, tmp_path: Path, name: str) -> None:
+    """What its trainer registers means nothing outside: it is found as the step's program, or as what runs in job.sh."""
+    run = make_run(tmp_path, name, f"{IN_CONTAINERS[name]}\nexit $?", time_limit_s=3600.0)
+    run.submit(slurm_cluster.environment, *SLURM)
+    slurm_cluster.wait_until(lambda: bool((run.lines("signals.jsonl") or run.lines("trainer.jsonl"))
+                                          and run.events("notice_step")), 30, "it trains")
+    slurm_cluster.run("scancel", "--batch", "--signal=TERM", run.job_id)
+    slurm_cluster.wait_until(lambda: run.end() is not None, 30, "the attempt ends")
+    assert len(run.signals()) == 1 and run.signals("worker") == []
+    python = Path(sys.executable).resolve().name
+    assert [event["how"] for event in run.events("signalled")] == ["step" if name.startswith("step") else python]
+    end = run.end()
+    assert end is not None and (end.exit_code, end.trainer) == (75, "stopped" if "knows" in name else None)
     assert processes_of(run) == []
 
 
