@@ -7,6 +7,7 @@
     ├─ Refused                   4    understood, not done: finished already, plan does not fit, run is held
     ├─ SlurmError
     │   ├─ SlurmUnreachable      5    try again; the daemon backs off and says so once
+    │   ├─ NoAccounting          5    this Slurm keeps no accounts; an ending that it has forgotten is read from the record
     │   └─ SubmissionRejected    6    Slurm said no; its words are shown as they are
     │       └─ NoRoom            6    no for now: a limit on the number of jobs is reached
     ├─ StorageError              7    not enough space, not writable, checkpoint unreadable
@@ -60,6 +61,12 @@ class SlurmError(OrchError):
 
 class SlurmUnreachable(SlurmError):
     """Slurm did not answer. Never evidence about a job."""
+
+    exit_code = 5
+
+
+class NoAccounting(SlurmError):
+    """This Slurm keeps no accounts, so that nobody can be asked about a job that slurmctld has forgotten."""
 
     exit_code = 5
 

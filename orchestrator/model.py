@@ -289,6 +289,26 @@ class JobSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One execution of a job as accounting keeps it: a requeue begins another under the same id, and an id may have been
+    another job's before slurmctld lost its state. A state that is no end says nothing: accounts lag, and may for ever.
+    UNKNOWN: it ended, and nobody knows how."""
+
+    job_id: str
+    state: str
+    submitted_at: float
+    start_at: float | None = None
+    end_at: float | None = None
+    nodes: str = ""
+    exit_code: str = ""                # "CODE:SIGNAL", or "" if unknown
+
+    @property
+    def as_seen(self) -> JobSeen:
+        return JobSeen(job_id=self.job_id, state=self.state, nodes=self.nodes, start_at=self.start_at, end_at=self.end_at,
+                       exit_code=self.exit_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
     """A job that runs or waits, whoever's it is, as the whole queue is listed. Ids are text: ``9_[2-10%2]``, ``8+1``."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import secrets
@@ -18,6 +20,7 @@ from orchestrator.errors import ConfigError, UserError
 if TYPE_CHECKING:
     from orchestrator.config import Config
     from orchestrator.control.ports import Ports
+    from orchestrator.slurm.commands import SlurmCommands
 
 
 SYSTEM_CONF = "/etc/slurm/slurm.conf"
@@ -68,6 +71,7 @@ def open_ports(repository: Path | None = None, *, any_config: bool = False) -> t
     which must work while orch.yaml is wrong."""
     from orchestrator.config import default_config, load_config
     from orchestrator.control.ports import Ports
+    from orchestrator.errors import SlurmError
     from orchestrator.slurm.commands import SlurmCommands
 
     asked, repository = repository is None, repository or find_repository()
@@ -83,11 +87,26 @@ def open_ports(repository: Path | None = None, *, any_config: bool = False) -> t
     conf = slurm_conf(repository, config)
     name = str(conf or os.environ.get("SLURM_CONF") or "")
     hint = _how_to_start(repository, _private_folder(name))
+    slurm = SlurmCommands(conf=conf, timeout_s=config.slurm_timeout_s, hint=hint)
+    if config.slurm_backend == "pyslurm":
+        with contextlib.suppress(SlurmError):          # while it is silent nobody knows what fits
+            slurm = _bindings(slurm)
     return Ports(
-        repository=repository, slurm=SlurmCommands(conf=conf, timeout_s=config.slurm_timeout_s, hint=hint),
+        repository=repository, slurm=slurm,
         slurm_name="" if name == SYSTEM_CONF else name, policy=config.policy, notify=config.notify,
         clock=time.time,
         new_id=lambda: secrets.token_hex(6)), config
+
+
+@functools.lru_cache
+def _bindings(slurm: SlurmCommands) -> SlurmCommands:
+    """Found out and said once in a process. Raises SlurmError."""
+    from orchestrator.slurm.bindings import choose
+
+    chosen, trouble = choose(slurm)
+    if trouble:
+        click.echo(f"orch: {trouble}", err=True)
+    return chosen
 
 
 def this_program() -> Path:

@@ -92,6 +92,8 @@ def tick(as_json: bool) -> None:
     told = tell(ports, report)
     for line in (*told.lines, *([told.trouble] if told.trouble else [])):
         click.echo(f"notify: {line}", err=True)
+    if report.snapshot is not None and report.snapshot.answers.accounting_silent:
+        click.echo(f"accounting does not answer: {report.snapshot.answers.accounting_silent}", err=True)
     publish_state(ports, report)
     silent = report.snapshot.silent if report.snapshot else None
     if as_json:

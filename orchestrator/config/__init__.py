@@ -31,6 +31,7 @@ class Config:
     policy: Policy
     slurm_conf: Path | None
     slurm_timeout_s: float
+    slurm_backend: str = "commands"
     every_s: float
     environment: dict[str, str | None]
     notify: Notify = NOBODY
@@ -75,11 +76,13 @@ def load_config(repository: Path) -> Config:
         raise document.error("default_profile", f'"{default}" is not one of {", ".join(profiles)}', "")
     if file.queue not in ("finish_first", "share"):
         raise document.error("queue", f'"{file.queue}" is not known', "write finish_first or share")
+    if file.slurm.backend not in ("commands", "pyslurm"):
+        raise document.error("slurm.backend", f'"{file.slurm.backend}" is not known', "write commands or pyslurm")
     every_s = document.duration_s("daemon.every", file.daemon.every)
     return Config(
         path=path, profiles=profiles, default_profile=default, policy=_policy(document, file),
         slurm_conf=repository / Path(file.slurm.conf).expanduser() if file.slurm.conf else None,
-        slurm_timeout_s=document.duration_s("slurm.timeout", file.slurm.timeout),
+        slurm_timeout_s=document.duration_s("slurm.timeout", file.slurm.timeout), slurm_backend=file.slurm.backend,
         every_s=every_s, environment=_environment(document, file.env),
         notify=parse_notify(document, file.notify, repository, every_s))
 

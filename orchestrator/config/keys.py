@@ -94,6 +94,9 @@ class SlurmFile(_Strict, frozen=True):
 
     conf: Annotated[str | None, says("the slurm.conf to use", default="see below")] = None
     timeout: Annotated[Quantity, duration("limit of every Slurm command")] = "30s"
+    backend: Annotated[str, says(
+        "what reads the jobs of a pass: `commands` (squeue), or `pyslurm` where it is installed for the very release that "
+        "runs; where it is not, one line says so and squeue is used")] = "commands"
 
 
 class DaemonFile(_Strict, frozen=True):

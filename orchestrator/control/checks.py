@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.errors import ConfigError, Refused, StorageError, UserError
 from orchestrator.model import TAG_PATTERN, Profile
 from orchestrator.slurm.fields import gres_counts
-from orchestrator.slurm.protocol import NodeOffer
+from orchestrator.slurm.protocol import NodeOffer, Site
 from orchestrator.units import format_clock, format_size, slurm_minutes
 
 ROOM_AT_LEAST_BYTES = 64 * 2**20
@@ -133,3 +133,17 @@ def check_room(folder: Path, needed_bytes: int) -> None:
     if free < needed:
         raise StorageError(f"{folder}: {format_size(free)} free, and the checkpoints kept need {format_size(needed)}",
                            hint="make room, or lower `checkpoint: {keep: ...}`")
+
+
+def remembers(site: Site, every_s: float) -> str:
+    """What it means that this Slurm keeps no accounts, "" where it does. An ended job must be met by two passes: Slurm may be
+    slow to answer the first."""
+    if site.accounting:
+        return ""
+    words = "this Slurm keeps no accounts: how an attempt ended is read from its own record"
+    if not 0 < site.min_job_age_s < 2 * every_s:
+        return words
+    every = max(1.0, site.min_job_age_s // 2)
+    return (f"{words}. It forgets an ended job after {site.min_job_age_s:.0f} s (MinJobAge) and passes come {every_s:g} s "
+            "apart, so that an attempt which leaves no record will count as vanished, whatever ended it: set `daemon: "
+            f"{{every: {every:.0f}s}}` in orch.yaml, or ask for a MinJobAge of {2 * every_s:.0f} s")

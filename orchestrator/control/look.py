@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator import folders, journal
 from orchestrator.checkpoints import complete_checkpoints
+from orchestrator.control.forgotten import forgotten_jobs
 from orchestrator.control.history import history_of
 from orchestrator.control.observe import jobs_of, observe, with_offers
 from orchestrator.control.passes import describe, settled, verb
@@ -59,6 +60,7 @@ def look_at_all(ports: Ports, ask: Ask = ask_slurm) -> tuple[list[Shown], list[O
     runs.sort(key=lambda run: run.submitted_at)
     rests = {run.spec.tag for run in runs if settled(run, ports.clock())}
     snapshot = ask(ports) if len(rests) < len(runs) else Snapshot(asked_at=ports.clock())
+    snapshot.answers.forgotten = forgotten_jobs((run for run in runs if run.spec.tag not in rests), snapshot)
     shown = []
     for run in runs:
         seen = run if run.spec.tag in rests else _with_news(ports, run, snapshot)[0]

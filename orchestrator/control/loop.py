@@ -13,16 +13,17 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from orchestrator import folders
+from orchestrator.control.checks import remembers
 from orchestrator.control.passes import Line, PassReport, pass_over_all
 from orchestrator.control.ports import Ports
 from orchestrator.control.publish import publish_state
 from orchestrator.control.tell import tell
-from orchestrator.errors import Refused, RunLocked, UserError, storage_error
+from orchestrator.errors import Refused, RunLocked, SlurmError, UserError, storage_error
 from orchestrator.journal import take_lock
 from orchestrator.model import Phase
 from orchestrator.sd_notify import Manager
@@ -70,6 +71,8 @@ class Daemon:
     say: Callable[[str, str], None]    # tag, line; a Line where programs are to know what it is
     manager: Manager                   # systemd, where it started us
     silent_since: float | None = None
+    looked_at: str | None = None       # the Slurm that was asked how it is set up
+    accounting: bool = True            # it keeps accounts, as far as is known
     failures: int = 0
     said: dict[str, str] = field(default_factory=dict)
     awaited: dict[Path, int] = field(default_factory=dict)  # records, as they were before the last pass looked
@@ -99,7 +102,8 @@ class Daemon:
         """orch.yaml may be edited at any time; while it is wrong the last good one stays in force."""
         trouble = ""
         try:
-            self.ports, self.every_s = self.reload()
+            ports, self.every_s = self.reload()
+            self.ports = replace(ports, accounting=self.accounting or ports.slurm_name != self.looked_at)
         except UserError as error:
             hint = f" ({error.hint})" if error.hint else ""
             trouble = f"{error}{hint}; going on with what was read before"
@@ -118,6 +122,7 @@ class Daemon:
         # what was written while the pass was at it wakes the next one, as what comes from now on does
         self.awaited = {path: before.get(path, 0) for path in records_awaited(self.ports.repository, report)}
         self._note_silence(report)
+        self._look_at_slurm(report)
         for run in report.runs:
             for line in run.lines:
                 self.say(run.tag, line)
@@ -161,6 +166,25 @@ class Daemon:
         if self.silent_since is None:
             self.silent_since = self.ports.clock()
             self.say("", Line(f"Slurm does not answer: {silent}; nothing is decided until it does", "silent"))
+
+    def _look_at_slurm(self, report: PassReport) -> None:
+        """How Slurm is set up is asked once, after a pass in which it answered; whether it has accounts is known then."""
+        snapshot = report.snapshot
+        if snapshot is None or snapshot.silent is not None:
+            return
+        trouble = snapshot.answers.accounting_silent
+        self._say_once("accounting", trouble and (
+            f"it does not answer, and how an attempt ended is read from its own record: {trouble}"))
+        if self.looked_at == self.ports.slurm_name:
+            return
+        self.looked_at, self.accounting = self.ports.slurm_name, True
+        try:
+            site = self.ports.slurm.site()
+        except SlurmError:
+            return                     # nothing depends on it
+        self.accounting = site.accounting
+        if words := remembers(site, self.every_s):
+            self.say("", Line(words, "site"))
 
     def _in_one_line(self, report: PassReport) -> str:
         """For ``systemctl status``."""

@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator import folders
 from orchestrator.attempt_files import newest_epoch, read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import Checkpoint, newest_complete
+from orchestrator.control.forgotten import CLOCKS_APART_S, with_accounts
 from orchestrator.control.ports import Answers, Ports, Snapshot, read_run
 from orchestrator.core.endings import SILENCE_UNTIL_NODE_ASKED_S, SILENCE_UNTIL_VANISHED_S, node_failure
 from orchestrator.core.measures import measure
@@ -30,8 +31,6 @@ from orchestrator.trainer_lines import last_lines, last_of
 MEASURED_ATTEMPTS = 3
 Lines = list[dict[str, Any]]
 LinesOf = Callable[[str], Lines]       # by an attempt's folder; of one observation, so that none is read twice
-# slurmctld's clock and a node's may differ by this much when it is asked whether a job still runs in the same execution.
-CLOCKS_APART_S = 10.0
 
 
 def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
@@ -51,7 +50,7 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
         measured=measure(_latest_lines(names, lines_of)),
         others=snapshot.platform.others(repository, run.spec.tag, snapshot.asked_at), control=read_control(run_dir),
         upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags))
-    return with_offers(ports, run, seen, snapshot)
+    return with_offers(ports, run, with_accounts(ports, run, seen, snapshot), snapshot)
 
 
 def with_offers(ports: Ports, run: Run, seen: Observation, snapshot: Snapshot) -> Observation:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator import folders, journal
 from orchestrator.control.act import act
+from orchestrator.control.forgotten import forgotten_jobs
 from orchestrator.control.observe import observe, with_offers
 from orchestrator.control.ports import Ports, Snapshot, ask_slurm, known_run, read_run, tags_with_runs
 from orchestrator.core import decide as do
@@ -86,6 +87,7 @@ def pass_over_all(ports: Ports, beat: Callable[[], None] = lambda: None) -> Pass
     if not noted:
         return PassReport(runs=tuple(reports), snapshot=None)
     snapshot = ask_slurm(ports, frozenset(run.spec.repository for run, _ in noted))
+    snapshot.answers.forgotten = forgotten_jobs((run for run, _ in noted), snapshot)
     for run, length in noted:
         beat()
         reports.append(pass_over_one(ports, run, snapshot, noted_length=length))

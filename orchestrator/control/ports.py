@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ from orchestrator.core.observation import NodeSeen
 from orchestrator.core.script import COMMENT_PREFIX, repository_key
 from orchestrator.errors import (
     JournalError,
+    NoAccounting,
     OrchError,
     SlurmError,
     SlurmUnreachable,
@@ -23,7 +24,7 @@ from orchestrator.errors import (
     UnknownTag,
     storage_error,
 )
-from orchestrator.model import JobSeen, Policy, Run
+from orchestrator.model import Execution, JobSeen, Policy, Run
 from orchestrator.planner import exposure
 from orchestrator.planner.pooled import NOTHING_COUNTED, Counted
 from orchestrator.slurm.protocol import NodeOffer, Slurm
@@ -40,6 +41,7 @@ class Ports:
     slurm_name: str = ""               # the slurm.conf in use; "": the system's. A run is of the Slurm it was submitted to
     policy: Policy = field(default_factory=Policy)  # orch.yaml's, as it is now
     notify: Notify = NOBODY            # likewise: who is to be told
+    accounting: bool = True            # False: this Slurm is known to keep no accounts
     clock: Callable[[], float]
     new_id: Callable[[], str]
 
@@ -47,11 +49,29 @@ class Ports:
 @dataclass(slots=True)
 class Answers:
     """What Slurm said of nodes, asked where somebody needs it and once for all runs; of a Slurm that did not answer nothing
-    more is asked: with every run's question timing out a pass would take an hour."""
+    more is asked: with every run's question timing out a pass would take an hour. Likewise what its accounting, another
+    daemon, said of jobs that it has forgotten: ``forgotten`` are those of all runs of the pass."""
 
     silent: bool = False
+    forgotten: Set[str] = frozenset()
+    accounting_silent: str = ""        # why accounting did not answer
     _offers: list[NodeOffer] | None = None
     _nodes: dict[str, list[NodeSeen]] = field(default_factory=dict)
+    _executions: dict[str, list[Execution]] = field(default_factory=dict)   # by job id
+    _no_accounting: bool = False
+
+    def executions(self, slurm: Slurm, job_ids: Set[str]) -> list[Execution]:
+        """Of these jobs; none where there is no accounting, or where it does not answer: an ending waits for nobody."""
+        unasked = (job_ids | self.forgotten) - self._executions.keys() if not job_ids <= self._executions.keys() else set()
+        if unasked and not self._no_accounting and not self.accounting_silent:
+            try:
+                found = slurm.executions(sorted(unasked, key=int))
+                self._executions |= {job_id: [one for one in found if one.job_id == job_id] for job_id in unasked}
+            except NoAccounting:
+                self._no_accounting = True
+            except SlurmError as error:
+                self.accounting_silent = error.message
+        return [one for job_id in job_ids for one in self._executions.get(job_id, ())]
 
     def offers(self, slurm: Slurm) -> list[NodeOffer]:
         """Raises SlurmError."""

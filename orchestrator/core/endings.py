@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.core.observation import NodeSeen
 from orchestrator.model import ENDED_STATES, EXIT_CONTINUE, EXIT_SETUP, Ending, JobGone, JobSeen, JobSighting
@@ -60,6 +60,12 @@ def classify(evidence: Evidence) -> Verdict | None:
     if isinstance(evidence.job, JobGone):
         return _forgotten(evidence)
     return None
+
+
+def in_doubt(evidence: Evidence) -> bool:
+    """Whether it would matter what Slurm said of a job that it has forgotten: then accounting is asked, and only then."""
+    told = (classify(replace(evidence, job=JobSeen(job_id="", state=state))) for state in sorted(ENDED_STATES))
+    return len({verdict.ending for verdict in told if verdict is not None}) > 1
 
 
 def _waits_for_slurm(evidence: Evidence, end: EndRecord) -> bool:

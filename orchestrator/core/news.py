@@ -118,11 +118,12 @@ def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
         verdict = _verdict(run, attempt, record, seen, now)
         if verdict is not None:
             end = record.end if record else None
+            job = record.accounted if record and record.accounted else seen.job(attempt.submission_id)
             yield {"event": "ended", "epoch": attempt.epoch, "number": attempt.number, "job_id": attempt.job_id,
-                   "ended_at": _ended_at(record, seen.job(attempt.submission_id), now),
+                   "ended_at": _ended_at(record, job, now),
                    "ending": str(verdict.ending), "reason": verdict.reason,
                    "exit_code": end.exit_code if end else None,
-                   "nodes": _nodes(seen.job(attempt.submission_id)),
+                   "nodes": _nodes(job),
                    "checkpoint_step": _step_at_end(run, attempt, record, seen),
                    "last_step": _last_step(record),
                    "trainer_at": _trainer_at(record), "first_step_at": _first_step_at(record),
@@ -134,9 +135,10 @@ def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
 def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Observation, now: float) -> Verdict | None:
     end = record.end if record else None
     final = end is not None and not end.provisional
+    accounted = record.accounted if record else None
     later = [a for a in run.attempts if (a.job_id, a.submission_id) == (attempt.job_id, attempt.submission_id)
              and a.epoch > attempt.epoch]
-    if later and not final:
+    if later and not final and accounted is None:
         requeued = later[-1].restart_count > attempt.restart_count
         return Verdict(Ending.VANISHED, "the site requeued the job" if requeued else _RUN_AGAIN)
     # the job was run again and stood down, as when slurmctld lost what it knew of the first time
@@ -146,7 +148,7 @@ def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Obser
     heartbeat = record.heartbeat_at if record else None
     return classify(Evidence(
         # what Slurm says of a job that it ran again is said of the newest execution
-        job=JobGone() if later or again or put_back else seen.job(attempt.submission_id), end=end,
+        job=accounted or (JobGone() if later or again or put_back else seen.job(attempt.submission_id)), end=end,
         heartbeat_age_s=now - heartbeat if heartbeat else None,
         checkpoint_step=seen.checkpoint_step, saved_after_notice=record.saved_after_notice if record else False,
         cancel_requested=run.phase == Phase.CANCELLING,

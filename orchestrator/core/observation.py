@@ -36,6 +36,7 @@ class AttemptSeen:
     knows_orch: bool = False           # its trainer wrote lines at all
     nothing_there: str = ""            # as in core.endings.Evidence: looked into only while Slurm calls a silent one running
     node_failed: str = ""
+    accounted: JobSeen | None = None   # how this execution ended, by accounting: looked up only where Slurm has forgotten it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

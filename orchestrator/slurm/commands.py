@@ -1,4 +1,4 @@
-"""Slurm through its commands. The only place that starts squeue, sbatch, scancel, scontrol and sinfo.
+"""Slurm through its commands. The only place that starts squeue, sbatch, scancel, scontrol, sinfo and sacct.
 
 Every command has a time limit and is ended with all its children when it is over; the user's SQUEUE_*, SBATCH_* and locale
 settings are kept away from it; its stderr becomes the message. Reads are never ``--json``: it is slow, and incomplete in
@@ -13,27 +13,30 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.core.observation import NodeSeen
-from orchestrator.errors import NoRoom, SlurmError, SlurmUnreachable, SubmissionRejected
-from orchestrator.model import JobSeen, QueuedJob
+from orchestrator.errors import NoAccounting, NoRoom, SlurmError, SlurmUnreachable, SubmissionRejected
+from orchestrator.model import Execution, JobSeen, QueuedJob
 from orchestrator.slurm.fields import (
+    EXECUTION_FIELDS,
     SINFO_FORMAT,
     UNIT,
     jobs_option,
     parse_cluster,
+    parse_executions,
     parse_jobs,
     parse_nodes,
     parse_queue,
     parse_sinfo,
+    parse_site,
     parse_submitted,
     queue_option,
 )
-from orchestrator.slurm.protocol import NodeOffer
+from orchestrator.slurm.protocol import NodeOffer, Site
 
 # Words with which Slurm says that it could not be asked, as opposed to saying no.
 _SILENCE = (
@@ -85,6 +88,18 @@ class SlurmCommands:
             return parse_nodes(self._run("scontrol", "--oneliner", "show", "node", names))
         except SubmissionRejected:         # it does not know one of them
             return []
+
+    def executions(self, job_ids: Collection[str]) -> list[Execution]:
+        try:
+            return parse_executions(self._run(
+                "sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", f"--delimiter={UNIT}",
+                f"--format={EXECUTION_FIELDS}", f"--jobs={','.join(job_ids)}"))
+        except SubmissionRejected as error:        # whatever it says instead, it has not answered
+            kind = NoAccounting if "accounting storage is disabled" in error.message.lower() else SlurmUnreachable
+            raise kind(error.message) from error
+
+    def site(self) -> Site:
+        return parse_site(self._run("scontrol", "show", "config"))
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         answer = self._run("sbatch", "--parsable", str(script), environment=environment)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from orchestrator.core.observation import NodeSeen
 from orchestrator.errors import SlurmUnreachable
-from orchestrator.model import JobSeen, QueuedJob
-from orchestrator.slurm.protocol import NodeOffer
+from orchestrator.model import Execution, JobSeen, QueuedJob
+from orchestrator.slurm.protocol import NodeOffer, Site
 from orchestrator.states import exit_code, state_word
 
 UNIT = "\x1f"
@@ -100,6 +100,36 @@ def parse_nodes(text: str) -> list[NodeSeen]:
             booted_at = epoch_s(booted.group(1)) if booted else None
             nodes.append(NodeSeen(name=name.group(1), state=state.group(1), booted_at=booted_at))
     return nodes
+
+
+EXECUTION_FIELDS = "JobIDRaw,State,Submit,Start,End,ExitCode,NodeList"
+
+
+def parse_executions(text: str) -> list[Execution]:
+    """From ``sacct --parsable2 --delimiter=UNIT --format=EXECUTION_FIELDS``: nobody writes any of these himself. Lines of
+    another shape are a site's. A job that never ran has no start (``None``, ``Unknown``). A cancelled one was cancelled by
+    somebody (``CANCELLED by 1000``); without a name, slurmctld had lost its state and wrote off what it did not know."""
+    found = []
+    for line in text.splitlines():
+        values = line.split(UNIT)
+        if len(values) != 7 or not values[0].isdigit() or (submitted_at := epoch_s(values[2])) is None:
+            continue
+        job_id, state, _, start, end, code, nodes = values
+        found.append(Execution(
+            job_id=job_id, state="UNKNOWN" if state == "CANCELLED" else state_word(state), submitted_at=submitted_at,
+            start_at=epoch_s(start), end_at=epoch_s(end), exit_code=exit_code(code),
+            nodes="" if nodes == "None assigned" else _none(nodes)))
+    return found
+
+
+def parse_site(text: str) -> Site:
+    """From ``scontrol show config``. Raises SlurmUnreachable when that is not what it printed."""
+    settings = dict(re.findall(r"^(\w+)\s+= (.*?)\s*$", text, flags=re.MULTILINE))
+    age = re.match(r"\d+", settings.get("MinJobAge", ""))
+    if "SLURM_VERSION" not in settings or age is None:
+        raise SlurmUnreachable(f"scontrol show config printed something else than its settings: {text[:200]!r}")
+    return Site(version=settings["SLURM_VERSION"], min_job_age_s=float(age.group()),
+                accounting=settings.get("AccountingStorageType", "").endswith("slurmdbd"))
 
 
 def parse_submitted(stdout: str) -> tuple[str, str] | None:

@@ -7,13 +7,13 @@ it was done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core.observation import NodeSeen
-from orchestrator.model import JobSeen, QueuedJob
+from orchestrator.model import Execution, JobSeen, QueuedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,15 @@ class NodeOffer:
     gres: str
     state: str
     time_limit_s: float | None         # the partition's; None: no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """How a Slurm is set up, as far as orch minds."""
+
+    version: str                       # slurmctld's, as 25.11.2
+    accounting: bool                   # it keeps accounts of ended jobs in a database
+    min_job_age_s: float               # slurmctld forgets an ended job after this; 0: never
 
 
 class Slurm(Protocol):
@@ -47,6 +56,12 @@ class Slurm(Protocol):
 
     def nodes(self, names: str) -> list[NodeSeen]:
         """These nodes, named as Slurm does (``n7``, ``n[1-3,5]``); none if it does not know one of them."""
+
+    def executions(self, job_ids: Collection[str]) -> list[Execution]:
+        """What accounting keeps of these jobs, all executions of each; one call. Raises NoAccounting where there is none."""
+
+    def site(self) -> Site:
+        """How it is set up; one call."""
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         """sbatch with exactly this environment; the job id."""

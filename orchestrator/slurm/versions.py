@@ -81,8 +81,8 @@ DIFFERENCES = (
 
 
 def version_of(text: str) -> Version | None:
-    """From ``slurm 24.11.5``, ``slurm-wlm 22.05.8``, ``26.05.0-0rc1``; None for anything else."""
-    match = re.search(r"\b(\d\d)\.(\d\d)(\.\d+)?\b", text)
+    """From ``slurm 24.11.5``, ``slurm-wlm 22.05.8``, ``26.05.0-0rc1``, and pyslurm's ``25.5.0``; None for anything else."""
+    match = re.search(r"\b(\d\d)\.(\d\d?)(\.\d+)?\b", text)
     return (int(match.group(1)), int(match.group(2))) if match else None
 
 

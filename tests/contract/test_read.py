@@ -6,17 +6,20 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benches import with_pyslurm
 
 from orchestrator import cluster
 from orchestrator.cluster.spec import Tracking
-from orchestrator.core.script import parse_comment
+from orchestrator.core.script import dependency_jobs, parse_comment
 from orchestrator.errors import SlurmUnreachable
 from orchestrator.model import JobSeen
 from orchestrator.slurm.commands import SlurmCommands
+from orchestrator.slurm.fields import gres_counts
 from orchestrator.states import Stage, stage_of
 
 pytestmark = pytest.mark.slurm
@@ -32,9 +35,8 @@ HOSTILE = [
 class Bench:
     """A real Slurm, driven past orch's own submission."""
 
-    def __init__(self, cluster: Any) -> None:
-        self.cluster = cluster
-        self.slurm = SlurmCommands(conf=Path(cluster.environment["SLURM_CONF"]))
+    def __init__(self, cluster: Any, slurm: SlurmCommands) -> None:
+        self.cluster, self.slurm = cluster, slurm
 
     def submit(self, script: str, *options: str) -> str:
         return str(self.cluster.submit(script, "--mem=10", *options))
@@ -60,11 +62,17 @@ class Bench:
 
 
 @pytest.fixture
-def real(contract_cluster: Any) -> Iterator[Bench]:
-    bench = Bench(contract_cluster)
+def by_commands(contract_cluster: Any) -> Iterator[Bench]:
+    bench = Bench(contract_cluster, SlurmCommands(conf=Path(contract_cluster.environment["SLURM_CONF"])))
     yield bench
     contract_cluster.run("scancel", f"--user={os.getuid()}")
     contract_cluster.wait_until(lambda: all(stage_of(job.state) is Stage.ENDED for job in bench.slurm.jobs()), 40, "an end")
+
+
+@pytest.fixture(params=["commands", "pyslurm"])
+def real(request: pytest.FixtureRequest, by_commands: Bench) -> Bench:
+    """Read in one way and in the other."""
+    return by_commands if request.param == "commands" else Bench(by_commands.cluster, with_pyslurm(by_commands.slurm))
 
 
 def test_names_and_comments_are_anybodys(real: Bench) -> None:
@@ -179,7 +187,7 @@ def test_memory_that_ran_out(real: Bench) -> None:
     assert (job.state, job.exit_code) == ("OUT_OF_MEMORY", "0:125")
 
 
-def test_an_answer_that_is_none(real: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_none(by_commands: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site's squeue that prints columns of its own, or nothing, with exit code 0: nobody says that there are no jobs."""
     squeue = shutil.which("squeue")
     for body in ("echo 'JOBID USER STATE'; echo '1 me RUNNING'", "true", f"{squeue} --noheader \"$@\""):
@@ -189,19 +197,19 @@ def test_an_answer_that_is_none(real: Bench, tmp_path: Path, monkeypatch: pytest
         with monkeypatch.context() as patched:
             patched.setenv("PATH", str(tmp_path), prepend=os.pathsep)
             with pytest.raises(SlurmUnreachable, match="something else than it was asked for"):
-                real.slurm.jobs()
-    assert real.slurm.jobs() is not None
+                by_commands.slurm.jobs()
+    assert by_commands.slurm.jobs() is not None
 
 
-def test_a_banner_disturbs_nobody(real: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_id = real.submit("exit 0", "--hold", f"--comment={OURS}")
-    before = real.slurm.jobs()
+def test_a_banner_disturbs_nobody(by_commands: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = by_commands.submit("exit 0", "--hold", f"--comment={OURS}")
+    before = by_commands.slurm.jobs()
     wrapper = tmp_path / "squeue"
     wrapper.write_text(f"#!/bin/sh\necho 'Maintenance on Monday'\n{shutil.which('squeue')} \"$@\"\necho goodbye\n")
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert real.slurm.jobs() == before
-    assert real.see(job_id).comment == OURS
+    assert by_commands.slurm.jobs() == before
+    assert by_commands.see(job_id).comment == OURS
 
 
 def test_other_settings_of_the_user_change_nothing(real: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,3 +219,20 @@ def test_other_settings_of_the_user_change_nothing(real: Bench, monkeypatch: pyt
                         "SLURM_TIME_FORMAT": "relative", "LC_ALL": "de_DE.UTF-8", "SQUEUE_USERS": "daemon"}.items():
         monkeypatch.setenv(name, value)
     assert real.slurm.jobs() == before
+
+
+def test_pyslurm_tells_what_squeue_tells(by_commands: Bench) -> None:
+    bindings = Bench(by_commands.cluster, with_pyslurm(by_commands.slurm))
+    running = by_commands.submit("sleep 60", "--gres=gpu:1", "--job-name=a@repo", f"--comment={OURS}")
+    by_commands.submit("sleep 60", f"--dependency=afterany:{running},singleton", "--job-name=a@repo", f"--comment={OURS}")
+    by_commands.submit("exit 3", "--array=1-3%1", "--time=1", "--begin=now+1hour")
+    for script in ("exit 200", "exit 75", "kill -9 $$", "exit 0"):
+        by_commands.wait(by_commands.submit(script), "COMPLETED", "FAILED")
+    by_commands.wait(running, "RUNNING")
+    for commented in (("",), ("orch/1:repo-01234567:",), ("nobody's",)):
+        told, read = ({job.job_id: job for job in bench.slurm.jobs(commented)} for bench in (by_commands, bindings))
+        assert told.keys() == read.keys()
+        for job_id, job in told.items():
+            assert dependency_jobs(read[job_id].dependency) == dependency_jobs(job.dependency)
+            assert gres_counts(read[job_id].gres) == gres_counts(job.gres)
+            assert replace(read[job_id], dependency="", gres="") == replace(job, dependency="", gres="")

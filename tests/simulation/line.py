@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,13 @@ class Line:
         if self._silent():
             raise SlurmUnreachable(f"scontrol {NO_REPLY}")
         return self._world.slurm.nodes(names)
+
+    def executions(self, job_ids: Collection[str]) -> Any:
+        """Accounting is another daemon, and away now and then."""
+        if self._silent() or self._world.seed % 3 == 0:
+            raise SlurmUnreachable("sacct: error: Problem talking to the database: Connection refused")
+        self._world.struck["accounting asked"] += 1
+        return self._world.slurm.executions(job_ids)
 
     def submit(self, script: Path, environment: Any) -> str:
         world = self._world

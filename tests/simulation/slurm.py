@@ -11,15 +11,15 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core.observation import NodeSeen
-from orchestrator.errors import SubmissionRejected
-from orchestrator.model import ENDED_STATES, JobSeen, QueuedJob
-from orchestrator.slurm.protocol import NodeOffer
+from orchestrator.errors import NoAccounting, SubmissionRejected
+from orchestrator.model import ENDED_STATES, Execution, JobSeen, QueuedJob
+from orchestrator.slurm.protocol import NodeOffer, Site
 
 NEVER = float("inf")
 REQUEUE_DELAY_S = 121.0                # measured: DESIGN section 1
@@ -77,7 +77,8 @@ class SimulatedSlurm:
     """Obeys ``orchestrator.slurm.protocol.Slurm``."""
 
     def __init__(self, machines: Machines, *, nodes: tuple[str, ...] = ("n1", "n2"), partition: str = "main",
-                 kill_wait_s: float = 30.0, min_job_age_s: float = 300.0, now: float = 0.0) -> None:
+                 kill_wait_s: float = 30.0, min_job_age_s: float = 300.0, now: float = 0.0,
+                 accounting: bool = False) -> None:
         self.machines = machines
         self.now = now
         self.up = dict.fromkeys(nodes, True)
@@ -86,6 +87,7 @@ class SimulatedSlurm:
         self.accepted: list[tuple[int, str]] = []      # every job ever accepted: (id, comment), doubled ones left out
         self._partition, self._kill_wait_s, self._min_job_age_s = partition, kill_wait_s, min_job_age_s
         self._last_id = 0
+        self._accounts: list[Execution] | None = [] if accounting else None    # of what has ended
 
     # --- the protocol ---------------------------------------------------------------------------------------------------
 
@@ -111,6 +113,15 @@ class SimulatedSlurm:
         asked = names.split(",")
         return [NodeSeen(name=name, state="IDLE" if up else "DOWN", booted_at=self.booted_at.get(name))
                 for name, up in self.up.items() if name in asked]
+
+    def executions(self, job_ids: Collection[str]) -> list[Execution]:
+        if self._accounts is None:
+            raise NoAccounting("Slurm accounting storage is disabled")
+        going_on = [self._execution(job, job.state) for job in self.jobs_by_id.values() if not job.ended]
+        return [one for one in (*self._accounts, *going_on) if one.job_id in job_ids]
+
+    def site(self) -> Site:
+        return Site(version="22.05.8", accounting=self._accounts is not None, min_job_age_s=self._min_job_age_s)
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         return self.accept(script.read_text(), environment)
@@ -273,8 +284,10 @@ class SimulatedSlurm:
         ran = job.in_allocation
         if not ran and (not job.ended or job.start_at is None):
             return
+        if ran:
+            self._account(job, "REQUEUED")
         job.state, job.final, job.node, job.start_at, job.end_at = "PENDING", "", "", None, None
-        job.kill_at, job.begin_at = NEVER, self.now + REQUEUE_DELAY_S
+        job.kill_at, job.submitted_at, job.begin_at = NEVER, self.now, self.now + REQUEUE_DELAY_S
         if ran:
             self.machines.kill(job)
         job.restart_count += 1
@@ -283,6 +296,9 @@ class SimulatedSlurm:
     def lose_state(self, *, ids_again: bool) -> list[Job]:
         """slurmctld's state is gone: every job is forgotten, and ids may be given a second time."""
         lost = list(self.jobs_by_id.values())
+        for job in lost:
+            if not job.ended:
+                self._account(job, "UNKNOWN")          # what slurmctld, started anew, writes off
         self.jobs_by_id.clear()
         if ids_again:
             self._last_id = 0
@@ -304,6 +320,15 @@ class SimulatedSlurm:
 
     def _finalize(self, job: Job, state: str) -> None:
         job.state, job.end_at, job.kill_at = state, self.now, NEVER
+        self._account(job, state)
+
+    def _account(self, job: Job, state: str) -> None:
+        if self._accounts is not None:
+            self._accounts.append(replace(self._execution(job, state), end_at=self.now))
+
+    def _execution(self, job: Job, state: str) -> Execution:
+        return Execution(job_id=str(job.job_id), state=state, submitted_at=job.submitted_at, start_at=job.start_at,
+                         end_at=job.end_at, nodes=job.node)
 
     def _seen(self, job: Job) -> JobSeen:
         now = (job.state, self._reason(job), job.node, *job.dependency, job.start_at, job.end_at, job.restart_count)

@@ -81,7 +81,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.hosts = {name: Host(name, f"{name}-boot-0") for name in ("n1", "n2")}
-        self.slurm = SimulatedSlurm(self, nodes=tuple(self.hosts), now=self.now)
+        self.slurm = SimulatedSlurm(self, nodes=tuple(self.hosts), now=self.now, accounting=self.seed % 2 == 0)
         self.truths, self.memory = Truths(self), Memory(self.disk)
         self.disk.mkdir(self.repository, parents=True)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accounting import Accounting
+from accounting import missing as missing_for_accounting
 
 from orchestrator import cluster
 from orchestrator.cluster import daemons, processes
@@ -66,11 +68,11 @@ class PrivateSlurm:
         return processes.running(layout_of(self.folder))
 
 
-def _require_slurm() -> None:
-    missing = cluster.missing_programs()
+def _require_slurm(what: str = "Slurm", missing: list[str] | None = None) -> None:
+    missing = cluster.missing_programs() if missing is None else missing
     if not missing:
         return
-    reason = f"Slurm is not installed ({', '.join(missing)} not found): run ops/slurm/install"
+    reason = f"{what} is not installed ({', '.join(missing)} not found): run ops/slurm/install accounting"
     if os.environ.get("ORCH_REQUIRE_SLURM") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
@@ -99,6 +101,26 @@ def make_slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
     yield make
     for slurm in made:
         _tear_down(slurm)
+
+
+@pytest.fixture(scope="session")
+def make_accounted_cluster(
+        make_slurm_cluster: Callable[..., PrivateSlurm], tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., tuple[PrivateSlurm, Accounting]]]:
+    """As ``make_slurm_cluster``, with accounting: slurmdbd over MariaDB, both in a folder of their own."""
+    _require_slurm("accounting", missing_for_accounting())
+    made: list[Accounting] = []
+
+    def make(extra_conf: str = "", **settings: Any) -> tuple[PrivateSlurm, Accounting]:
+        folder = settings.pop("folder", None) or tmp_path_factory.mktemp("slurm")
+        accounting = Accounting(tmp_path_factory.mktemp("accounting"), folder)
+        made.append(accounting)
+        accounting.begin()
+        return make_slurm_cluster(folder=folder, extra_conf=accounting.extra_conf + extra_conf, **settings), accounting
+
+    yield make
+    for accounting in made:
+        accounting.end()
 
 
 @pytest.fixture(scope="session")

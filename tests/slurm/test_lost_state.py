@@ -128,6 +128,7 @@ def test_what_slurm_has_forgotten_is_known_from_the_attempts_own_record(
     assert [a["ending"] for a in recorded] == ["crash", "finished"]
     assert [a["ending"] for a in killed] == ["vanished", "finished"]
     assert killed[1]["resume_step"] > 0
+    assert made.log().count("this Slurm keeps no accounts") == 1
 
 
 def test_a_node_that_was_rebooted_ends_its_attempt_though_slurm_calls_it_running(

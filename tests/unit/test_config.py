@@ -107,6 +107,7 @@ BAD_CONFIG = [
     ("profiles: [small]\n", 1, "profiles: must be keys and values, not a list", ""),
     (HEAD + "default_profile: smal\n", 4, 'default_profile: "smal" is not one of small', ""),
     (HEAD + "queue: fifo\n", 4, 'queue: "fifo" is not known', "finish_first or share"),
+    (HEAD + "slurm: {backend: rest}\n", 4, 'slurm.backend: "rest" is not known', "commands or pyslurm"),
     (HEAD + "successors_ahead: 2\n", 4, "successors_ahead: 2 is not possible", "0 or 1"),
     (HEAD + "checkpoint: {keep: 1}\n", 4, "checkpoint.keep: 1 is too few", "half-written"),
     (HEAD + "checkpoint: {interval: 30}\n", 4, 'checkpoint.interval: "30" is not a duration', ""),

@@ -7,16 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import SlurmUnreachable
-from orchestrator.model import JobSeen
+from orchestrator.model import Execution, JobSeen
 from orchestrator.slurm.fields import (
     UNIT,
     epoch_s,
     gres_counts,
     jobs_option,
     parse_cluster,
+    parse_executions,
     parse_jobs,
     parse_nodes,
     parse_sinfo,
+    parse_site,
     parse_submitted,
     time_limit_s,
 )
@@ -187,3 +189,41 @@ def test_nodes_of_scontrol() -> None:
     [never] = parse_nodes("NodeName=n4 State=UNKNOWN BootTime=None SlurmdStartTime=None\n")
     assert (never.state, never.booted_at) == ("UNKNOWN", None)
     assert parse_nodes("Node n9 not found\n") == []
+
+
+# --- accounting -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("values", "execution"), [
+    ("7 OUT_OF_MEMORY 1700000000 1700000001 1700000009 0:125 n1", Execution(
+        job_id="7", state="OUT_OF_MEMORY", submitted_at=1.7e9, start_at=1.7e9 + 1, end_at=1.7e9 + 9, exit_code="0:125",
+        nodes="n1")),
+    ("7 CANCELLED_by_1000 1700000000 None 1700000009 0:0 None_assigned", Execution(
+        job_id="7", state="CANCELLED", submitted_at=1.7e9, end_at=1.7e9 + 9, exit_code="0:0")),
+    ("7 CANCELLED 1700000000 1700000001 1700000009 0:0 n1", Execution(
+        job_id="7", state="UNKNOWN", submitted_at=1.7e9, start_at=1.7e9 + 1, end_at=1.7e9 + 9, exit_code="0:0", nodes="n1")),
+    ("7 RUNNING 1700000000 1700000001 Unknown 0:0 n[1-2]", Execution(
+        job_id="7", state="RUNNING", submitted_at=1.7e9, start_at=1.7e9 + 1, exit_code="0:0", nodes="n[1-2]")),
+    ("7 REQUEUED 1700000000 1700000001 1700000004 0:0 n1", Execution(
+        job_id="7", state="REQUEUED", submitted_at=1.7e9, start_at=1.7e9 + 1, end_at=1.7e9 + 4, exit_code="0:0", nodes="n1")),
+    ("7.batch FAILED 1700000000 1700000001 1700000004 1:0 n1", None),       # a step, in spite of --allocations
+    ("7_3 FAILED 1700000000 1700000001 1700000004 1:0 n1", None),
+    ("7 FAILED 2026-11-01T09:00:00 2026-11-01T09:05:12 2026-11-01T13:05:20 1:0 n1", None),    # times of nobody's zone
+    ("JobIDRaw State Submit Start End ExitCode NodeList", None), ("Maintenance on Monday", None)])
+def test_rows_of_accounts(values: str, execution: Execution | None) -> None:
+    line = UNIT.join(value.replace("_by_", " by ").replace("None_", "None ") for value in values.split(" "))
+    assert parse_executions(f"welcome\n{line}\n\n") == ([execution] if execution is not None else [])
+
+
+@pytest.mark.parametrize(("age", "kind", "age_s", "accounting"), [
+    ("300 sec", "accounting_storage/slurmdbd", 300.0, True), ("2 sec", "accounting_storage/none", 2.0, False),
+    ("0 sec", "(null)", 0.0, False)])
+def test_how_a_slurm_is_set_up(age: str, kind: str, age_s: float, accounting: bool) -> None:
+    site = parse_site(f"Configuration data as of 2026-11-30T14:00:00\nAccountingStorageType   = {kind}\n"
+                      f"MinJobAge               = {age}\nSLURM_VERSION           = 24.11.5\n\nSlurmctld(primary) at h\n")
+    assert (site.version, site.min_job_age_s, site.accounting) == ("24.11.5", age_s, accounting)
+
+
+def test_what_is_no_configuration_is_no_answer() -> None:
+    with pytest.raises(SlurmUnreachable, match="something else than its settings"):
+        parse_site("welcome\n")

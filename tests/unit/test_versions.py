@@ -40,7 +40,7 @@ def test_every_state_is_documented() -> None:
 
 @pytest.mark.parametrize(("text", "version"), [
     ("slurm-wlm 22.05.8\n", (22, 5)), ("slurm 24.11.5", (24, 11)), ("slurm 26.05.0-0rc1\n", (26, 5)),
-    ("slurm-wlm 23.11.4-1.2ubuntu5", (23, 11)), ("banner of 2026\nslurm 25.05.7\n", (25, 5)), ("", None),
-    ("command not found", None)])
+    ("slurm-wlm 23.11.4-1.2ubuntu5", (23, 11)), ("banner of 2026\nslurm 25.05.7\n", (25, 5)), ("25.11.2", (25, 11)),
+    ("25.5.0", (25, 5)), ("", None), ("command not found", None)])
 def test_what_version_option_prints(text: str, version: tuple[int, int] | None) -> None:
     assert version_of(text) == version
