@@ -68,7 +68,8 @@ def _take(spec: AttemptSpec, me: Identity, began: float, listener: Listener) -> 
                 done = leaving.answer.leave is Leave.DONE
                 return _stand_down(spec, me, leaving.answer.reason, EXIT_FINISHED if done else EXIT_STOOD_DOWN)
             with contextlib.suppress(Overtaken):
-                start = take(spec, me, leaving.asked_about, deadline=_deadline(spec, began), started_at=began)
+                start = take(spec, me, leaving.asked_about, leaving.journal_length, deadline=_deadline(spec, began),
+                             started_at=began)
                 papers = Papers(attempt_dir(Path(spec.run_dir), spec.number), clock)
                 papers.event("took", epoch=start.epoch, job=me.job_id, restart=me.restart_count, host=me.host,
                              leave=leaving.answer.reason)

@@ -1,7 +1,8 @@
 """Taking the run: the epoch raised, the newest checkpoint read, the start record linked into place; under the epoch's lock.
 
 The gate is asked before (a successor that stands down must fence nobody), and what it was told is checked again under the
-lock: of two supervisors that both had leave, the second finds a newer start than the one it asked about, and asks anew.
+lock: of two supervisors that both had leave, the second finds a newer start than the one it asked about, and asks anew; so
+does one that was stopped meanwhile, and finds that the journal has grown: its run may be held by now.
 From the raised epoch on nobody older publishes or deletes, so what is newest then is what there is to resume from.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator import journal
 from orchestrator.attempt.papers import say
 from orchestrator.attempt.resume import choose
 from orchestrator.attempt_files import read_record
@@ -40,7 +42,7 @@ class NotTaken(Exception):
 
 
 class Overtaken(Exception):
-    """A newer start appeared since the gate was asked."""
+    """A newer start appeared since the gate was asked, or the journal has grown."""
 
 
 def starts(run_dir: Path) -> list[StartRecord]:
@@ -92,8 +94,11 @@ def _redirect_output(path: Path) -> None:
     os.close(descriptor)
 
 
-def take(spec: AttemptSpec, me: Identity, asked_about: int, *, deadline: float | None, started_at: float) -> StartRecord:
-    """Raise the epoch and link the start record. ``asked_about`` is the epoch the gate's answer was about.
+def take(
+    spec: AttemptSpec, me: Identity, asked_about: int, journal_length: int, *, deadline: float | None, started_at: float,
+) -> StartRecord:
+    """Raise the epoch and link the start record. ``asked_about`` is the epoch the gate's answer was about, and
+    ``journal_length`` how long the journal was that it rests on.
 
     Raises NotTaken or Overtaken; then nothing was changed.
     """
@@ -101,7 +106,7 @@ def take(spec: AttemptSpec, me: Identity, asked_about: int, *, deadline: float |
     with _epoch_locked(run_dir / "epoch") as descriptor:
         before = starts(run_dir)
         newest = max((s.epoch for s in before), default=0)
-        if newest > asked_about:
+        if newest > asked_about or journal.length(run_dir) != journal_length:
             raise Overtaken
         if (folder / "start.json").exists():
             raise NotTaken(f"attempt {spec.number} has been taken by another job")

@@ -27,10 +27,11 @@ BEAT_JUST_NOW_S = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The gate's answer, and the epoch of the start that it was about."""
+    """The gate's answer, the epoch of the start that it was about, and the length of the journal that it rests on."""
 
     answer: GateAnswer
     asked_about: int
+    journal_length: int = 0
 
 
 class Pulse:
@@ -68,6 +69,7 @@ def leave(spec: AttemptSpec, me: Identity, *, clock: Callable[[], float], monoto
 
 def ask_once(spec: AttemptSpec, me: Identity, pulse: Pulse) -> Leaving:
     run_dir = Path(spec.run_dir)
+    length = journal.length(run_dir)
     try:
         run = fold(journal.read(run_dir)[0])
     except (JournalError, OSError, KeyError, ValueError, TypeError) as error:
@@ -78,7 +80,7 @@ def ask_once(spec: AttemptSpec, me: Identity, pulse: Pulse) -> Leaving:
     newest = before[-1] if before else None
     predecessor = look_at(run, run_dir, newest, me, pulse) if newest else None
     upstream = tuple(_upstream(run_dir.parent, tag) for tag in spec.after_tags)
-    return Leaving(ask(run, spec.submission_id, predecessor, upstream), newest.epoch if newest else 0)
+    return Leaving(ask(run, spec.submission_id, predecessor, upstream), newest.epoch if newest else 0, length)
 
 
 def look_at(run: Run, run_dir: Path, start: StartRecord, me: Identity, pulse: Pulse) -> Predecessor:

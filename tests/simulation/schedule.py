@@ -129,7 +129,9 @@ def draw_plan(seed: int, tag: str, start: int) -> Plan:
                 stops_on_notice=chance.random() < 0.9, saves=chance.random() < 0.9, write_s=chance.choice((0.1, 2.0, 20.0)))
 
 
-def draw_taking_kill(seed: int, tag: str, ask: int) -> int | None:
-    """After how many instants the supervisor is killed that is taking the run; None nearly always."""
+def draw_taking(seed: int, tag: str, ask: int) -> tuple[float, int | None]:
+    """How long a supervisor is stopped between its gate and its start, and after how many instants it is killed that is
+    taking the run: nearly always 0 and None."""
     chance = random.Random(seed * 2003 + ask * 37 + ord(tag[0]))
-    return chance.randint(0, 8) if chance.random() < 0.04 else None
+    kill = chance.randint(0, 8) if chance.random() < 0.04 else None
+    return chance.choice((1.0, 20.0, 100.0)) if chance.random() < 0.08 else 0.0, kill

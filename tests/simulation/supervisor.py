@@ -257,9 +257,13 @@ class Supervisor(Process):
                 if leaving.answer.leave is not Leave.GO:
                     done = leaving.answer.leave is Leave.DONE
                     return self._stand_down(spec, leaving.answer.reason, EXIT_FINISHED if done else EXIT_STOOD_DOWN)
+                stopped_s, kill = self.world.before_taking(self)
+                if stopped_s:
+                    yield stopped_s
                 began = self.world.clock_of(self.host)
-                with contextlib.suppress(Overtaken), self.world.taking(self):
-                    self.start = take(spec, me, leaving.asked_about, deadline=began + spec.time_limit_s, started_at=began)
+                with contextlib.suppress(Overtaken), self.world.taking(self, kill):
+                    self.start = take(spec, me, leaving.asked_about, leaving.journal_length,
+                                      deadline=began + spec.time_limit_s, started_at=began)
         except NotTaken as error:
             return self._stand_down(spec, str(error), EXIT_STOOD_DOWN)
         except Killed:
@@ -279,7 +283,7 @@ class Supervisor(Process):
                 return asked
             if world.now >= give_up or self.term:
                 return Leaving(type(asked.answer)(Leave.STAND_DOWN, f"{asked.answer.reason}, asked long enough"),
-                               asked.asked_about)
+                               asked.asked_about, asked.journal_length)
             yield pause_s
             pause_s = min(15.0, pause_s * 4)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from simulation.disk import Disk
 from simulation.memory import Memory
-from simulation.schedule import AT_SQUEUE, NONE, Faults, Plan, Step, draw_plan, draw_taking_kill
+from simulation.schedule import AT_SQUEUE, NONE, Faults, Plan, Step, draw_plan, draw_taking
 from simulation.slurm import Job, SimulatedSlurm
 from simulation.supervisor import Killed, Process, Supervisor, Trainer
 from simulation.truth import Truths
@@ -181,12 +181,18 @@ class World:
         finally:
             self.machine, self.actor = before
 
+    def before_taking(self, supervisor: Supervisor) -> tuple[float, int | None]:
+        """What befalls a supervisor that is about to take its run: see ``draw_taking``."""
+        self._takes += 1
+        stopped_s, kill = (0.0, None) if self.calm else draw_taking(self.seed, supervisor.tag, self._takes)
+        if stopped_s:
+            self.struck["supervisor stopped between its gate and its start"] += 1
+        return stopped_s, kill
+
     @contextlib.contextmanager
-    def taking(self, supervisor: Supervisor) -> Iterator[None]:
+    def taking(self, supervisor: Supervisor, kill: int | None) -> Iterator[None]:
         """A supervisor takes the run, and may be killed on the way."""
         with self.inside(supervisor):
-            self._takes += 1
-            kill = None if self.calm else draw_taking_kill(self.seed, supervisor.tag, self._takes)
             self.actor = Actor("supervisor", faults=Faults(kill=kill))
             yield
 

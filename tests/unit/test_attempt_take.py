@@ -18,6 +18,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "slurm"))
 from runs import MadeRun, make_run
 
+from orchestrator import journal
 from orchestrator.attempt.take import Identity, NotTaken, Overtaken, settle_number, starts, take
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.host import boot_id, pid_namespace
@@ -46,7 +47,7 @@ def ended(run: MadeRun, **changes: Any) -> None:
 
 
 def take_it(run: MadeRun, asked_about: int = 0, started_at: float = 0.0) -> StartRecord:
-    return take(run.spec, ME, asked_about, deadline=None, started_at=started_at)
+    return take(run.spec, ME, asked_about, journal.length(run.run_dir), deadline=None, started_at=started_at)
 
 
 # --- the epoch and the start record -----------------------------------------------------------------------------------
@@ -118,6 +119,19 @@ def test_two_with_leave_do_not_both_go_on(tmp_path: Path) -> None:
     with pytest.raises(NotTaken):
         take_it(first, asked_about=1)
     assert (first.run_dir / "epoch").read_text() == "000000000001\n"
+
+
+def test_leave_that_rests_on_a_shorter_journal_is_asked_for_again(tmp_path: Path) -> None:
+    """A supervisor was stopped between its gate and its start, and somebody held the run meanwhile."""
+    run = make_run(tmp_path, "a", "true")
+    run.prepare()
+    length = journal.length(run.run_dir)
+    with journal.locked(run.run_dir, wait_s=1.0) as locked:
+        locked.append("held", by="user")
+    with pytest.raises(Overtaken):
+        take(run.spec, ME, 0, length, deadline=None, started_at=0.0)
+    assert starts(run.run_dir) == []
+    assert take_it(run).number == 1
 
 
 def test_a_requeued_job_is_a_new_attempt_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
