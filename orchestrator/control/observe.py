@@ -30,7 +30,7 @@ from orchestrator.trainer_lines import last_lines, last_of
 # C and its kin change with the machine's load; what was measured this many attempts ago says little of today.
 MEASURED_ATTEMPTS = 3
 Lines = list[dict[str, Any]]
-LinesOf = Callable[[str], Lines]       # by an attempt's folder; of one observation, so that none is read twice
+LinesOf = Callable[[Path], Lines]      # by an attempt's folder; of one observation, so that none is read twice
 
 
 def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
@@ -39,15 +39,14 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
     run_dir = folders.run_dir(repository, run.spec.tag)
     checkpoint = newest_complete(folders.checkpoint_dir(run_dir))
     jobs = jobs_of(run, snapshot.jobs)
-    names = sorted(name for name in _names(run_dir / "attempts") if name.isdigit())
-    lines_of = functools.cache(lambda name: last_lines(run_dir / "attempts" / name))
-    attempts, stood_down = _attempts(run_dir, run, checkpoint, jobs, names, lines_of)
+    numbered, lines_of = _numbered(run_dir / "attempts"), functools.cache(last_lines)
+    attempts, stood_down = _attempts(run_dir, run, checkpoint, jobs, numbered, lines_of)
     seen = Observation(
         asked_at=snapshot.asked_at, silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs,
         attempts=tuple(_doubted(ports, run, run_dir, attempt, jobs, snapshot.answers) for attempt in attempts),
         stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
-        measured=measure(_latest_lines(names, lines_of)),
+        measured=measure(_latest_lines(numbered, lines_of)),
         others=snapshot.platform.others(repository, run.spec.tag, snapshot.asked_at), control=read_control(run_dir),
         upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags))
     return with_offers(ports, run, with_accounts(ports, run, seen, snapshot), snapshot)
@@ -79,11 +78,16 @@ def _merely_trains(run: Run, policy: Policy) -> bool:
     return all(s.sequence > changed for s in run.waiting)
 
 
-def _latest_lines(names: list[str], lines_of: LinesOf) -> list[Lines]:
+def _numbered(attempts: Path) -> list[tuple[int, Path]]:
+    """The attempts' folders, in order."""
+    return sorted((int(name), attempts / name) for name in _names(attempts) if name.isdigit())
+
+
+def _latest_lines(numbered: list[tuple[int, Path]], lines_of: LinesOf) -> list[Lines]:
     """The trainer's lines of the newest attempts that trained, oldest first."""
     found: list[Lines] = []
-    for name in reversed(names):
-        if lines := lines_of(name):
+    for _, folder in reversed(numbered):
+        if lines := lines_of(folder):
             found.append(lines)
         if len(found) == MEASURED_ATTEMPTS:
             break
@@ -135,7 +139,8 @@ def _doubted(
 
 
 def _attempts(
-    run_dir: Path, run: Run, checkpoint: Checkpoint | None, jobs: dict[str, JobSeen], names: list[str], lines_of: LinesOf,
+    run_dir: Path, run: Run, checkpoint: Checkpoint | None, jobs: dict[str, JobSeen], numbered: list[tuple[int, Path]],
+    lines_of: LinesOf,
 ) -> tuple[tuple[AttemptSeen, ...], tuple[StoodDown, ...]]:
     """The folders of attempts whose ending the journal does not know yet, or of which Slurm says that they run; and of what
     was dropped, while there is a start that the journal does not know: a supervisor that had leave may have slept long."""
@@ -144,14 +149,13 @@ def _attempts(
     if newest_epoch(run_dir) == max((a.epoch for a in run.attempts), default=0):
         settled |= {s.number for s in run.submissions if s.state == "dropped"} - {a.number for a in run.attempts}
     attempts, stood_down = [], []
-    for name in names:
-        if int(name) in settled:
+    for number, folder in numbered:
+        if number in settled:
             continue
-        folder = run_dir / "attempts" / name
         start = read_record(folder / "start.json", StartRecord)
         if start is not None:
             end = read_record(folder / "end.json", EndRecord)
-            lines = lines_of(name)
+            lines = lines_of(folder)
             began, first = last_of(lines, "start"), last_of(lines, "first_step")
             failed = last_of(lines, "save_failed")
             saved, spoken = last_of(lines, "saved"), [line["step"] for line in lines if isinstance(line.get("step"), int)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simulation.disk import Disk
+from simulation.disk import Disk, Node
 
 from orchestrator import attempt_files, checkpoints, trainer_control, trainer_lines
 from orchestrator.checkpoints import Checkpoint
@@ -35,6 +35,7 @@ class Events(list[Event]):
 
 @dataclass(slots=True)
 class _Journal:
+    node: Node | None = None
     read_to: int = 0                   # bytes of whole lines
     size: int = 0
     events: Events = field(default_factory=Events)
@@ -52,19 +53,22 @@ class Memory:
         held = self._journals.get(run_dir)
         if held is None:
             held = self._journals[run_dir] = _Journal()
-        node = self.disk.files.get(f"{run_dir}/journal.jsonl")
-        size = len(node.data) if node is not None else held.size
-        if node is not None and size != held.size:
-            assert size >= held.read_to, "whole lines of a journal are never cut off"
-            whole = node.data[held.read_to:].rpartition(b"\n")[0]
-            held.size = size
-            if whole:
-                fresh = [json.loads(line.decode()) for line in whole.splitlines()]
-                longer, longer.run = (longer := Events([*held.events, *fresh])), held.events.run
-                for event in fresh:
-                    longer.run = apply(longer.run, event)
-                held.events, held.read_to = longer, held.read_to + len(whole) + 1
+        if held.node is None:
+            held.node = self.disk.files.get(f"{run_dir}/journal.jsonl")
+        if held.node is not None and len(held.node.data) != held.size:
+            self._read_on(held, held.node.data)
         return held.events
+
+    @staticmethod
+    def _read_on(held: _Journal, data: bytes) -> None:
+        assert len(data) >= held.read_to, "whole lines of a journal are never cut off"
+        whole, held.size = data[held.read_to:].rpartition(b"\n")[0], len(data)
+        if whole:
+            fresh = [json.loads(line.decode()) for line in whole.splitlines()]
+            longer, longer.run = (longer := Events([*held.events, *fresh])), held.events.run
+            for event in fresh:
+                longer.run = apply(longer.run, event)
+            held.events, held.read_to = longer, held.read_to + len(whole) + 1
 
     def read(self, run_dir: Path) -> tuple[list[Event], str]:
         """``journal.read``; nobody here asks for the torn rest."""
@@ -74,13 +78,13 @@ class Memory:
         """``trainer_control.read_control``."""
         return self.disk.parsed(f"{run_dir}/control.json", lambda: _read_control(run_dir), None)
 
-    def last_lines(self, attempt_dir: Path | str) -> list[dict[str, Any]]:
+    def last_lines(self, attempt_dir: Path) -> list[dict[str, Any]]:
         """``trainer_lines.last_lines``."""
-        return self.disk.parsed(f"{attempt_dir}/trainer.jsonl", lambda: _last_lines(Path(attempt_dir)), [])
+        return self.disk.parsed(f"{attempt_dir}/trainer.jsonl", lambda: _last_lines(attempt_dir), [])
 
-    def record(self, path: Path | str, kind: type[R]) -> R | None:
+    def record(self, path: Path, kind: type[R]) -> R | None:
         """``attempt_files.read_record``; a file is always asked for as the same kind."""
-        return self.disk.parsed(str(path), lambda: _read_record(Path(path), kind), None)
+        return self.disk.parsed(str(path), lambda: _read_record(path, kind), None)
 
     def checkpoints(self, folder: Path) -> list[Checkpoint]:
         """``checkpoints.complete_checkpoints``."""
