@@ -28,6 +28,8 @@ BEATS_AGAIN_S = 35.0
 # A successor that was queued ahead must not go on after these: the next attempt is another, or there is none.
 GIVES_NO_LEAVE = frozenset({"setup", "early", "out-of-memory", "no-result"})
 GIVES_LEAVE_WITH_PROGRESS = frozenset({"crash", "killed", "hung"})
+AT_REST = frozenset({"held", "cancel", "cancelled", "finished"})
+STARTS_AGAIN = frozenset({"released", "reopened"})
 MAY_TRAIN = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED, SubmissionState.STARTED})
 
 
@@ -48,6 +50,7 @@ class Truth:
     newest_saved: int = -1
     newest_epoch: int = 0
     starts: int = 0
+    at_rest: str = ""                  # which event of AT_REST came last, and none of STARTS_AGAIN after it: not by the fold
     no_leave: dict[int, str] = field(default_factory=dict)     # by epoch: how it ended, if nobody may go on because of it
     scripts: set[str] = field(default_factory=set)     # every job.sh with which it was submitted
     asked: dict[str, Moment] = field(default_factory=dict)     # by submission: when the journal last spoke of its sbatch
@@ -83,6 +86,8 @@ class Truths:
         tag, truth, run = supervisor.tag, self.of(supervisor.tag), self.run(supervisor.tag)
         if run is None or run.phase != Phase.ACTIVE:
             raise Broken(f"{tag}: a start was taken while the run is {run.phase if run else 'unknown'}")
+        if truth.at_rest:
+            raise Broken(f"{tag}: a start was taken after `{truth.at_rest}`")
         submission = run.submission(start.submission_id)
         if submission is None or submission.state not in MAY_TRAIN:
             raise Broken(f"{tag}: {start.submission_id} trains, which was {submission.state if submission else 'never made'}")
@@ -143,6 +148,8 @@ class Truths:
 
     def noted(self, tag: str, event: dict[str, Any]) -> None:
         """A fact went into a journal: was it so when Slurm was asked?"""
+        if event["event"] in AT_REST | STARTS_AGAIN:
+            self.of(tag).at_rest = event["event"] if event["event"] in AT_REST else ""
         actor = self.world.actor
         if actor is None:
             return
