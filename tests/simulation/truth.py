@@ -198,6 +198,11 @@ class Truths:
         runs = [run for tag in self._of if (run := self.run(tag)) is not None]
         if not any(f"{kind} {job_id}" in run.requests for run in runs):
             raise Broken(f"{kind} of job {job_id} without an intent in the journal")
+        for run in runs:
+            if kind == "cancel" and run.phase == Phase.CANCELLING and run.live is not None and run.live.job_id == job_id:
+                first = [s.job_id for s in run.waiting if s.job_id is not None and f"cancel {s.job_id}" not in run.requests]
+                if first:
+                    raise Broken(f"{run.spec.tag}: job {job_id} is cancelled before its successor, job {first[0]}")
 
     def _may_act(self, what: str) -> None:
         actor = self.world.actor
