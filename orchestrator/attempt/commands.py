@@ -48,8 +48,9 @@ def look_at_job(job_id: str) -> JobSighting:
 def parse_job(job_id: str, code: int | None, output: str, errors: str) -> JobSighting:
     state = re.search(r"(?:^|\s)JobState=(\S+)", output)
     if code == 0 and state:
-        nodes = re.search(r"\sNodeList=(\S+)", output)
-        return JobSeen(job_id=job_id, state=state.group(1), nodes=nodes.group(1) if nodes else "")
+        nodes, comment = re.search(r"\sNodeList=(\S+)", output), re.search(r"\sComment=(\S+)", output)
+        return JobSeen(job_id=job_id, state=state.group(1), nodes=nodes.group(1) if nodes else "",
+                       comment=comment.group(1) if comment else "")
     if "Invalid job id" in errors or "Invalid job id" in output:
         return JobGone()
     return SlurmSilent((errors or output).strip()[:200])

@@ -95,7 +95,7 @@ def look_at(run: Run, run_dir: Path, start: StartRecord, me: Identity, pulse: Pu
     checkpoint = newest_complete(checkpoint_dir(run_dir))
     same_id = start.job_id == me.job_id
     requeued = same_id and (start.restart_count < me.restart_count or bool(nothing_there(run_dir, start)))
-    job = JobGone() if same_id else commands.look_at_job(start.job_id)
+    job = JobGone() if same_id else _its_own(start, commands.look_at_job(start.job_id))
     age_s = None if requeued else pulse.age_s(folder)
     saved = saved_after_notice(end.notice_at if end else None, start, checkpoint)
     return Predecessor(
@@ -104,6 +104,13 @@ def look_at(run: Run, run_dir: Path, start: StartRecord, me: Identity, pulse: Pu
         evidence=Evidence(
             job=job, end=end, heartbeat_age_s=age_s, checkpoint_step=checkpoint.step if checkpoint else None,
             saved_after_notice=saved, cancel_requested=run.phase in (Phase.CANCELLING, Phase.CANCELLED)))
+
+
+def _its_own(start: StartRecord, job: JobSighting) -> JobSighting:
+    """Ids come twice when slurmctld has lost its state: of a job with another comment nothing is to be learnt."""
+    if isinstance(job, JobSeen) and job.comment and not job.comment.endswith(f":{start.submission_id}"):
+        return JobGone()
+    return job
 
 
 def _alive(start: StartRecord, end: EndRecord | None, job: JobSighting, age_s: float | None) -> bool:

@@ -1,8 +1,9 @@
 """What to do about a run: ``decide(run, seen, policy, now)`` gives a list of actions and reaches nothing.
 
 Level-triggered: the same run and the same observation give the same actions, whatever woke the pass; an action that was done
-and confirmed in the journal is not given again. Every action carries, in ``why``, the sentence that ``orch explain`` prints.
-While Slurm is silent nothing is decided, since nothing is known.
+and confirmed in the journal is not given again. No job is touched unless Slurm shows one with our submission's id: once
+slurmctld has lost its state, the number of ours is somebody else's. Every action carries, in ``why``, the sentence that
+``orch explain`` prints. While Slurm is silent nothing is decided, since nothing is known.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _active(run: Run, seen: Observation, policy: Policy, now: float) -> list[Act
         return withdrawn               # what is queued instead is decided when they are gone
     actions: list[Action] = [
         ResumeJob(submission_id=s.id, job_id=s.job_id, why="the run was released")
-        for s in waiting if s.held and s.job_id is not None and s not in overtaken]
+        for s in waiting if s.held and s.job_id is not None and s.id in seen.jobs and s not in overtaken]
     actions += _repoint(run, seen, now)
     actions += _queue(run, seen, policy, now)
     return actions
@@ -132,14 +133,14 @@ def _held(run: Run, seen: Observation, policy: Policy, now: float) -> list[Actio
     why = f"the run is held: {run.phase_reason}" if run.phase_reason else "the run is held"
     if run.held_by == "user":
         return [PauseJob(submission_id=s.id, job_id=s.job_id, why=why)
-                for s in run.waiting if s.job_id is not None and not s.held]
-    return _cancel_waiting(run, now, why)
+                for s in run.waiting if s.job_id is not None and s.id in seen.jobs and not s.held]
+    return _cancel_waiting(run, seen, now, why)
 
 
 def _cancelling(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
-    actions = _cancel_waiting(run, now, "the run is being cancelled: the successor first")
+    actions = _cancel_waiting(run, seen, now, "the run is being cancelled: the successor first")
     live = run.live
-    if live is None:
+    if live is None or live.submission_id not in seen.jobs:
         return actions
     patience_s = 0.0 if run.cancel_now else run.spec.profile.lead_s + CANCEL_MARGIN_S
     if now - run.phase_since >= patience_s and _may_ask(run, "cancel", live.job_id, now):
@@ -149,7 +150,7 @@ def _cancelling(run: Run, seen: Observation, policy: Policy, now: float) -> list
 
 
 def _over(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
-    return _cancel_waiting(run, now, f"the run is {run.phase}")
+    return _cancel_waiting(run, seen, now, f"the run is {run.phase}")
 
 
 _BY_PHASE = {
@@ -283,9 +284,9 @@ def _why_withdrawn(run: Run, job_id: str) -> str:
 # --- ending things --------------------------------------------------------------------------------------------------------
 
 
-def _cancel_waiting(run: Run, now: float, why: str) -> list[Action]:
-    return [CancelJob(job_id=s.job_id, why=why)
-            for s in reversed(run.waiting) if s.job_id is not None and _may_ask(run, "cancel", s.job_id, now)]
+def _cancel_waiting(run: Run, seen: Observation, now: float, why: str) -> list[Action]:
+    return [CancelJob(job_id=s.job_id, why=why) for s in reversed(run.waiting)
+            if s.job_id is not None and s.id in seen.jobs and _may_ask(run, "cancel", s.job_id, now)]
 
 
 def _strays(run: Run, seen: Observation, now: float) -> list[Action]:

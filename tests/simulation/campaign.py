@@ -21,7 +21,7 @@ from orchestrator.control.passes import PassReport, pass_over_all
 from orchestrator.control.ports import Ports
 from orchestrator.control.submit import submit
 from orchestrator.core.gate import Leave
-from orchestrator.errors import OrchError, RunLocked, SlurmError
+from orchestrator.errors import OrchError, Refused, RunLocked, SlurmError
 from orchestrator.model import Phase, Policy, Profile, RunSpec
 from orchestrator.records import AttemptSpec
 
@@ -116,12 +116,22 @@ class Campaign:
                     requests.cancel(ports, tag, now=what == "cancel-now")
                 case _:
                     self.world.truths.of(tag).scripts.add(self._job_script(tag).read_text())
+                    self._refused_without_again(ports, tag)
                     submit(ports, self._spec(tag), again=True)
         try:
             self._act("C", faults, act)
         except OrchError as error:
             self.say(f"{type(error).__name__}: {error}")
         self._struck(f"person: {what}")
+
+    def _refused_without_again(self, ports: Ports, tag: str) -> None:
+        run = self.world.truths.run(tag)
+        if run is not None and run.over:
+            try:
+                submit(ports, self._spec(tag))
+            except Refused:
+                return
+            raise Broken(f"{tag} is {run.phase}, and was submitted again without --again")
 
     def _job_script(self, tag: str) -> Any:
         return folders.job_dir(self.world.repository, tag) / "job.sh"

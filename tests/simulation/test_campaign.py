@@ -86,6 +86,17 @@ def test_a_stray_of_a_run_that_is_over_is_cancelled() -> None:
                 ("cli", "cancel", "a", Faults(reads="stale"))) == ""
 
 
+@pytest.mark.parametrize("what", ["cancel-now", "cancel", "hold"])
+@pytest.mark.parametrize("after_s", [0.0, 70.0])
+def test_nobody_elses_job_is_touched_when_slurm_has_lost_its_state_and_counts_anew(what: str, after_s: float) -> None:
+    """The number of a's job was b's by then, and `orch cancel a` ended b's."""
+    with seams():
+        assert run_schedule(Schedule(0, (("a", ()), ("b", ())), (
+            ("cli", "submit", "a", Faults()), ("advance", 20.0), ("pass", "A", Faults()), ("forget", True, True),
+            ("cli", "submit", "b", Faults()), ("advance", after_s), ("cli", what, "a", Faults()), ("advance", 130.0),
+            ("pass", "A", Faults())))) == ""
+
+
 INSTANTS = range(25)                   # more than any of these passes has
 
 

@@ -198,11 +198,30 @@ class Truths:
         runs = [run for tag in self._of if (run := self.run(tag)) is not None]
         if not any(f"{kind} {job_id}" in run.requests for run in runs):
             raise Broken(f"{kind} of job {job_id} without an intent in the journal")
+        self._is_theirs(kind, job_id, runs)
         for run in runs:
             if kind == "cancel" and run.phase == Phase.CANCELLING and run.live is not None and run.live.job_id == job_id:
-                first = [s.job_id for s in run.waiting if s.job_id is not None and f"cancel {s.job_id}" not in run.requests]
-                if first:
-                    raise Broken(f"{run.spec.tag}: job {job_id} is cancelled before its successor, job {first[0]}")
+                self._in_order(run)
+
+    def _in_order(self, run: Run) -> None:
+        """The live job is cancelled: its successors were before it, as far as Slurm's answer showed any."""
+        actor = self.world.actor
+        if actor is None or actor.answered != "honest":
+            return
+        for submission in run.waiting:
+            job = self.world.slurm.jobs_by_id.get(int(submission.job_id or 0))
+            if (job is not None and job.job_id in actor.known and job.comment.endswith(":" + submission.id) and not job.ended
+                    and f"cancel {submission.job_id}" not in run.requests):
+                raise Broken(f"{run.spec.tag}: the live job is cancelled before its successor, job {submission.job_id}")
+
+    def _is_theirs(self, kind: str, job_id: str, runs: list[Run]) -> None:
+        """Ids come twice when Slurm has lost its state: nobody else's job is touched, as far as Slurm's answer told."""
+        actor, job = self.world.actor, self.world.slurm.jobs_by_id.get(int(job_id))
+        if job is None or job.ended or actor is None or actor.answered != "honest" or job.submitted_at > actor.asked_at:
+            return
+        submission_id = job.comment.rpartition(":")[2]
+        if not any(run.submission(submission_id) is not None and f"{kind} {job_id}" in run.requests for run in runs):
+            raise Broken(f"{kind} of job {job_id}, which is another's: {job.comment}")
 
     def _may_act(self, what: str) -> None:
         actor = self.world.actor

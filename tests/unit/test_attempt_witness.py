@@ -130,6 +130,18 @@ def test_a_checkpoint_of_an_older_start_is_no_save_after_the_notice(tmp_path: Pa
         assert words in leave(run, clocks, Identity(job_id="10", restart_count=0, host="h")).answer.reason
 
 
+def test_a_predecessors_id_that_is_anothers_now_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """slurmctld lost its state and counts anew: it is another run's job that has ended under the predecessor's id."""
+    clocks = Clocks()
+    run = make_run(tmp_path, "a", "true")
+    started(run, clocks, boot_id="another")            # its heart beats
+    me = Identity(job_id="10", restart_count=0, host="h")
+    says(monkeypatch, JobSeen(job_id="9", state="TIMEOUT", comment="orch/1:repo-0:b:0001:s2"))
+    assert leave(run, clocks, me).answer.leave is Leave.STAND_DOWN
+    says(monkeypatch, JobSeen(job_id="9", state="TIMEOUT", comment="orch/1:repo-0:a:0001:s1"))
+    assert leave(run, clocks, me).answer.leave is Leave.GO
+
+
 def test_what_slurm_says_of_our_own_id_is_not_said_of_a_predecessor_that_had_it_before(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """slurmctld lost its state and counts anew: the id under which the predecessor died is ours now."""
