@@ -8,6 +8,7 @@ the first line to the last, read from the disk (``rest``).
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,8 +87,9 @@ class Memory:
         """``attempt_files.read_record``; a file is always asked for as the same kind."""
         return self.disk.parsed(str(path), lambda: _read_record(path, kind), None)
 
-    def checkpoints(self, folder: Path) -> list[Checkpoint]:
-        """``checkpoints.complete_checkpoints``."""
+    def checkpoints(self, folder: Path, also: Iterable[Path] = ()) -> list[Checkpoint]:
+        """``checkpoints.complete_checkpoints``; on this disk whatever is there is listed, ``also`` too."""
+        assert all(path.parent == folder for path in also)
         changes = self.disk.changes(folder)
         known = self._checkpoints.get(folder)
         if known is None or known[0] != changes:

@@ -24,7 +24,7 @@ from simulation.world import World
 
 from orch_trainer import fence
 from orchestrator import checkpoints, folders, journal, trainer_control
-from orchestrator.attempt import papers, take, trainer, witness
+from orchestrator.attempt import papers, resume, take, trainer, witness
 from orchestrator.control import observe, ports
 from orchestrator.model import JobSighting
 
@@ -179,11 +179,11 @@ def seams() -> Iterator[None]:
         *((module, "fold", memory.fold_known) for module in (ports, witness)),
         *((module, "read_control", lambda run_dir: _here().memory.control(run_dir))
           for module in (observe, trainer, supervisor)),
-        (observe, "last_lines", lambda folder: _here().memory.last_lines(folder)),
+        *((module, "last_lines", lambda folder: _here().memory.last_lines(folder)) for module in (observe, resume)),
         *((module, "read_record", lambda path, kind: _here().memory.record(path, kind))
           for module in (observe, take, witness)),
-        *((module, "complete_checkpoints", lambda folder: _here().memory.checkpoints(folder))
-          for module in (checkpoints, supervisor)),
+        *((module, "complete_checkpoints", lambda folder, also=(): _here().memory.checkpoints(folder, also))
+          for module in (checkpoints, resume, supervisor)),
         # a supervisor's machine
         (take, "boot_id", lambda: _here().machine.boot),  # type: ignore[union-attr]
         (take, "start_of", lambda pid: pid), (take, "pid_namespace", lambda: ""),
