@@ -89,7 +89,7 @@ class Setting:
 def _part(unit: str, counted: Counted, prior: Rate) -> dict[str, Any]:
     """One of the two rates: (prior + interruptions) / (prior's exposure + exposure)."""
     return {"interruptions": counted.interruptions, unit: round(counted.hours, 6),
-            "prior": {"interruptions": round(prior.shape, 6), unit: round(prior.hours, 3)}}
+            "prior": {"interruptions": round(prior.shape, 6), unit: round(prior.hours, 6)}}
 
 
 def setting(run: Run, measured: Measured, others: Counted, policy: Policy, now: float) -> Setting:
