@@ -33,7 +33,7 @@ svg .s3.line { stroke: var(--s3); } svg .s3.bar, svg .s3.dot, svg .s3.name { fil
 svg .s4.line { stroke: var(--s4); } svg .s4.bar, svg .s4.dot, svg .s4.name { fill: var(--s4); }
 svg .name, svg .marktext { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; stroke-linejoin: round; }
 svg .name { font-weight: 600; } svg .line.wide { stroke-width: 7; stroke-linecap: round; opacity: .45; }
-td code { white-space: pre-line; }
+td code { white-space: pre-line; } td:last-child { min-width: 7em; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 14.5px; margin: 8px 0; }
 th { text-align: left; font-weight: 600; color: var(--quiet); border-bottom: 1px solid var(--rule); padding: 4px 12px 4px 0; }
 td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
