@@ -9,6 +9,7 @@ from orchestrator.planner.frameworks import settings_for
 from orchestrator.planner.plan import Plan as IntervalPlan
 from orchestrator.planner.report import TOLERATED, Report
 from orchestrator.planner.tradeoff import FLAT, Plan
+from orchestrator.views.interval import plain
 from orchestrator.views.page import cards, heading, html_table, page, paragraph
 from orchestrator.views.plan import decimal, duration, hours, left_alone, people_count, percent, usd
 from orchestrator.views.plan_storage import named
@@ -145,6 +146,8 @@ def _write_marks(report: Report, value: Callable[[Plan], float]) -> list[Mark]:
 
 
 def _money(value: float) -> str:
+    if value >= 0.9995e9:
+        return f"{plain(value / 1e9)} bn"
     if value >= 1e6:
         return f"{value / 1e6:.3g} M"
     return f"{value / 1e3:.0f} k" if value >= 1e3 else f"{value:.0f}"
@@ -188,6 +191,6 @@ def _assumptions_part(report: Report) -> list[str]:
         rows.append(["time limit of a launch", duration(training.limit_s), "given; it does not enter M"])
     if wanted.priced:
         rows.append(["GPU time a year", f"{usd(wanted.job.usd_per_year)} USD",
-                     f"{wanted.job.price_usd_per_h:g} USD an hour for {wanted.job.gpus_per_price} GPUs, 8,760 h"])
+                     f"{wanted.job.price_usd_per_h:,.10g} USD an hour for {wanted.job.gpus_per_price} GPUs, 8,760 h"])
     rows.append(["throughput needed", decimal(wanted.size.size_bytes / best.write_s, "B/s"), "S / write"])
     return [heading("What it rests on"), html_table(["", "value", "from"], rows, "lrl")]
