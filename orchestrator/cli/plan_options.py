@@ -224,6 +224,16 @@ def write_of(mode: str, stall_s: float | None, write_s: float | None) -> tuple[f
     return None, both.pop()
 
 
+def write_page(output: Path, text: str) -> None:
+    """Replace the file. Raises UserError where its folder is missing, OSError for a disk that refuses."""
+    from orchestrator.folders import replace_file
+
+    path = output.absolute()
+    if not path.parent.is_dir():
+        raise UserError(f"-o: there is no folder {path.parent}", hint="make it first, or write the page elsewhere")
+    replace_file(path, text)
+
+
 def answer(data: dict[str, Any], lines: Iterable[str], as_json: bool) -> None:
     """Print the one or the other. A number that is not finite is our mistake and never printed."""
     text = json.dumps(data, allow_nan=False)

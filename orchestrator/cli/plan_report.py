@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli.plan_options import answer, json_option
+from orchestrator.cli.plan_options import answer, json_option, write_page
 
 
 @click.command()
@@ -25,14 +25,13 @@ def report(plan_file: Path, output: Path, as_json: bool) -> None:
     orch plan report plan.yaml -o plan.html --json
     """
     from orchestrator.cli.plan_files import read_plan
-    from orchestrator.folders import replace_file
     from orchestrator.planner.report import report as made
     from orchestrator.views.plan_json import interval_json, optimum_json
     from orchestrator.views.plan_page import report_page
 
     found = made(read_plan(plan_file))
     text = report_page(found)
-    replace_file(output.absolute(), text)
+    write_page(output, text)
     answer({"page": str(output), "interval": interval_json(found.plan), "optimum": optimum_json(found.best)},
            [f"{output}: {len(text) // 1024 + 1} KB, one file, readable without scripts"], as_json)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from orchestrator.cli.context import open_ports
-from orchestrator.cli.plan_options import answer, json_option
+from orchestrator.cli.plan_options import answer, json_option, write_page
 
 
 @click.command()
@@ -41,8 +41,7 @@ def reliability(output: Path | None, as_json: bool) -> None:
         return
     record = record_of(stretches, ports.policy.prior_mtbi_h)
     if output is not None:
-        from orchestrator.folders import replace_file
         from orchestrator.views.reliability_page import reliability_page
 
-        replace_file(output.absolute(), reliability_page(record))
+        write_page(output, reliability_page(record))
     answer(reliability_json(record), reliability_lines(record), as_json)

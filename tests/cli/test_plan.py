@@ -181,6 +181,8 @@ def test_report(orch: Orch, tmp_path: Path) -> None:
     page = (tmp_path / "plan.html").read_text()
     assert page.count("<svg") == 4 and "today 15m" in page and "<script" not in page
     assert "plan.html" in orch("plan", "report", "plan.yaml", "-o", "plan.html").out
+    nowhere = orch("plan", "report", "plan.yaml", "-o", "no/such/plan.html")
+    assert nowhere.code == 2 and nowhere.err.startswith("orch: -o: there is no folder ") and nowhere.out == ""
 
 
 @pytest.mark.parametrize(("old", "new", "problem"), [
