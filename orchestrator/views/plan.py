@@ -65,11 +65,11 @@ def table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
                       for cell, width, side in zip(row, widths, align, strict=True)).rstrip() for row in rows]
 
 
-def interval_lines(plan: Plan, gain: ShapeGain | None, assumed: bool) -> list[str]:
-    """``orch plan interval``; ``assumed``: nobody gave R."""
+def interval_lines(plan: Plan, gain: ShapeGain | None, assumed: bool, fixed: str = "as given") -> list[str]:
+    """``orch plan interval``; ``assumed``: nobody gave R; ``fixed``: why the interval is another than the best, if it is."""
     training = plan.training
     steps = f" = {plan.interval_steps:,} steps" if plan.interval_steps is not None else ""
-    named = "as given" if training.fixed_interval_s is not None else _formula(training)
+    named = fixed if training.fixed_interval_s is not None else _formula(training)
     best_s = training.young_s
     lines = [f"checkpoint every {duration(training.interval_s)}{steps}   {named}"]
     if training.fixed_interval_s is not None:

@@ -122,7 +122,7 @@ def run_lines(run: Run, values: Mapping[str, Value], best: Plan, in_force: Plan 
     """The values, and the interval; what else follows comes after it."""
     rows = [(_NAMES[name], _shown(name, value.value), value.source, value.detail) for name, value in values.items()]
     lines = [f"{run.spec.tag}, from what it has shown so far", *(f"  {row}" for row in table(rows, "lrll")), ""]
-    lines += interval_lines(best, None, values["restart_s"].source == "assumed")
+    lines += interval_lines(best, None, values["restart_s"].source == "assumed", "C + write, so that no write meets the next")
     if in_force is not None:
         now_s, extra = in_force.training.interval_s, in_force.waste_exact - best.waste_exact
         lines.append(f"in force: every {duration(now_s)}, which wastes {percent(in_force.waste_exact)}, "

@@ -119,6 +119,8 @@ def test_writes_that_are_longer_than_the_optimum_bind(orch: Orch, repository: Pa
     make_run(repository, "a", [(50, "crash", "n1")], saves=slow)
     found = orch("plan", "run", "a", "--mtbi", "100h", "--json").json
     assert found["interval"]["interval_s"] == pytest.approx(7200) and not found["interval"]["overlap"]
+    words = orch("plan", "run", "a", "--mtbi", "100h").out
+    assert "checkpoint every 2h   C + write, so that no write meets the next" in words and "as given" not in words
 
 
 def test_no_such_run(orch: Orch, repository: Path) -> None:
