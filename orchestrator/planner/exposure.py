@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 from orchestrator.model import INTERRUPTIONS, Attempt, Ending, Run
 from orchestrator.planner.pooled import Counted
@@ -111,14 +112,18 @@ def stretches_of_nodes(stretches: Iterable[Exposed]) -> list[Stretch]:
 
 @lru_cache(maxsize=10_000)
 def node_names(text: str) -> tuple[str, ...]:
-    """``n[1-3,07],m1`` as Slurm writes it: n1 n2 n3 n07 m1."""
+    """``n[1-3,07],m1`` as Slurm writes it: n1 n2 n3 n07 m1; ``r[1-2]n[1-2]``: r1n1 r1n2 r2n1 r2n2."""
     names: list[str] = []
-    for prefix, ranges, suffix in re.findall(r"([^\s,\[\]]+)(?:\[([^\]]*)\]([^\s,\[\]]*))?", text):
-        if not ranges:
-            names.append(prefix)
-            continue
-        for part in ranges.split(","):
-            low, _, high = part.partition("-")
-            numbers = range(int(low), int(high or low) + 1) if low.isdigit() and (high or low).isdigit() else ()
-            names += [f"{prefix}{number:0{len(low)}d}{suffix}" for number in numbers]
+    for item in re.findall(r"(?:[^\s,\[\]]|\[[^\]]*\])+", text):
+        pieces = re.findall(r"\[[^\]]*\]|[^\[\]]+", item)
+        names += map("".join, product(*(_numbers(p[1:-1]) if p.startswith("[") else (p,) for p in pieces)))
     return tuple(names)
+
+
+def _numbers(ranges: str) -> list[str]:
+    found: list[str] = []
+    for part in ranges.split(","):
+        low, _, high = part.partition("-")
+        if low.isdigit() and (high or low).isdigit():
+            found += [f"{number:0{len(low)}d}" for number in range(int(low), int(high or low) + 1)]
+    return found

@@ -128,7 +128,7 @@ def test_exposure_is_censored_and_pooled() -> None:
 
 @pytest.mark.parametrize(("text", "names"), [
     ("n1", ("n1",)), ("n[1-3,07],m1", ("n1", "n2", "n3", "n07", "m1")), ("gpu-a[09-11]", ("gpu-a09", "gpu-a10", "gpu-a11")),
-    ("rack[1-2]-ib", ("rack1-ib", "rack2-ib")), ("", ())])
+    ("rack[1-2]-ib", ("rack1-ib", "rack2-ib")), ("r[1-2]n[01-02]", ("r1n01", "r1n02", "r2n01", "r2n02")), ("", ())])
 def test_names_of_nodes(text: str, names: tuple[str, ...]) -> None:
     assert exposure.node_names(text) == names
 
