@@ -42,6 +42,11 @@ class Checkpoints:
     def temporary(self, step: int, pid: int) -> Path:
         return self.parent / "{}step-{:08d}-{}-{}".format(TEMPORARY, step, self._fence.epoch, pid)
 
+    def check(self) -> None:
+        """Raises Fenced where a newer start has taken the run, OSError where nobody can say."""
+        with self._fence.held():
+            pass
+
     def begin(self, folder: Path) -> None:
         """An empty temp folder; a leftover of an earlier failure under the same name is ours and goes."""
         if folder.exists():

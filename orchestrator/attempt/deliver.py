@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.attempt import commands, target
 from orchestrator.attempt.processes import Process, descendants, describe, label, send, signal_number
 from orchestrator.attempt.steps import step_programs
-from orchestrator.attempt.trainer import here, registered
+from orchestrator.attempt.trainer import asks, here, registered
 
 STEPS_AGAIN_S = 10.0
 
@@ -38,6 +38,8 @@ class Delivery:
         entries = registered(self._folder / "trainers", self._epoch)
         self.hosts = sorted({self._host, *self.step_hosts} | {str(entry.get("host")) for entry in entries})
         local = here(entries, self._host)
+        for process in here([entry for entry in entries if asks(entry)], self._host):
+            self.told.setdefault(process.pid, process)
         for process in local:
             self._send(process, "registered")
         # one that registers only after it was told as an unregistered program is not told twice: `told` knows it

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.attempt.processes import send, signal_number
 from orchestrator.attempt.steps import step_programs
-from orchestrator.attempt.trainer import here, registered
+from orchestrator.attempt.trainer import asks, here, registered
 
 POLL_S = 1.0
 
@@ -50,7 +50,7 @@ def deliver_here(folder: Path, epoch: int, host: str, number: int, told: set[tup
     if not wanted:
         return []
     entries = registered(folder / "trainers", epoch)
-    programs = here(entries, host) if entries or told else step_programs(folder, epoch)
+    programs = here([e for e in entries if not asks(e)], host) if entries or told else step_programs(folder, epoch)
     fresh = [process for process in programs if (process.pid, process.start) not in told]
     told.update((process.pid, process.start) for process in fresh)
     return [process.pid for process in fresh if send(process.pid, process.start, number)]

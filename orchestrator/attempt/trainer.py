@@ -51,7 +51,7 @@ class TrainerLog:
         if event == "start":
             self.pid, self.host, self.last_word = entry.get("pid"), str(entry.get("host", "")), None
             self.started_at = self.started_at or float(entry["t"])
-        if event == "first_step" and self.first_step_at is None:
+        if event in ("first_step", "saved") and self.first_step_at is None:
             self.first_step_at = float(entry["t"])
         if event == "fenced":
             self.stood_down = True
@@ -84,6 +84,11 @@ def registered(folder: Path, epoch: int) -> list[dict[str, Any]]:
             except (OSError, ValueError, KeyError, TypeError):
                 continue
     return sorted(found, key=lambda e: (str(e.get("host")), e["pid"]))
+
+
+def asks(entry: dict[str, Any]) -> bool:
+    """Whether it asks by itself (``orch should-stop``) and wants no signal, for itself or for what it runs."""
+    return bool(entry.get("asks"))
 
 
 def here(entries: list[dict[str, Any]], host: str) -> list[Process]:

@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "completion": ("completion", "Let the shell complete commands, options and tags."),
     "reliability": ("reliability", "Interruptions over all runs: M, endings, changes, bad nodes."),
     "plan": ("plan", "Checkpoint interval, storage and copies, and their cost."),
+    "should-stop": ("shell:should_stop", "In job.sh: exit code 0 when it is time to save and leave."),
+    "notify-save": ("shell:notify_save", "In job.sh: a file or folder becomes a complete checkpoint."),
     "vendor": ("repository", "Copy the trainer library into this repository, for containers."),
 }
 

@@ -1,0 +1,35 @@
+"""``orch should-stop`` and ``orch notify-save``, for help and completion; ``cli.entry`` runs them without this file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from orch_trainer import shell
+
+
+@click.command("should-stop")
+def should_stop() -> None:
+    """For job scripts without Python: exit code 0 when a notice or a stop request came, 1 to go on.
+
+    \b
+    orch should-stop && exit 0
+    """
+    sys.exit(shell.main(["should-stop"]))
+
+
+@click.command("notify-save")
+@click.argument("step", type=click.IntRange(min=0))
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--stall", type=click.FloatRange(min=0), metavar="SECONDS",
+              help="For how long training stood still to write it.")
+def notify_save(step: int, path: Path, stall: float | None) -> None:
+    """For job scripts without Python: PATH, a file or a folder, is the state after STEP; it becomes a complete checkpoint.
+
+    A folder directly in $ORCH_CHECKPOINT_DIR is one where it lies; anything else is copied there. The next attempt finds
+    it in $ORCH_RESUME_FROM. Exit code 1: not saved, as for a full disk; 76: a newer start has taken the run.
+    """
+    more = [] if stall is None else ["--stall", str(stall)]
+    sys.exit(shell.main(["notify-save", str(step), str(path), *more]))
