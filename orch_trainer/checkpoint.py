@@ -96,6 +96,13 @@ class Checkpoints:
             for folder in sorted(self.parent.glob(DAMAGED + "*"), key=_changed_at)[:-1]:
                 self._set_aside(folder)
 
+    def clear(self) -> None:
+        """Remove all complete checkpoints of this folder; for local copies of which the shared level has something newer."""
+        with self._fence.held():
+            for one in complete_checkpoints(self.parent):
+                self._set_aside(one.path)
+        self.empty(self.set_aside())
+
     def sweep(self) -> None:
         """Set aside the temp folders of dead starts: of older epochs, and of this one where the writer is gone."""
         with self._fence.held():

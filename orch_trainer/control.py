@@ -15,6 +15,7 @@ class Control(NamedTuple):
     interval_s: float | None        # None: keep the present one
     stop: str | None                # a reason: save, then stop
     save: int                       # each rise asks for one checkpoint now
+    local_interval_s: float | None = None
 
 
 class Notice(NamedTuple):
@@ -31,12 +32,13 @@ def read_control(path: Path) -> Control | None:
         return None
     try:
         interval_s = content.get("interval_s")
-        stop = content.get("stop")
+        stop, local_s = content.get("stop"), content.get("local_interval_s")
         return Control(
             seq=int(content["seq"]),
             interval_s=float(interval_s) if interval_s is not None else None,
             stop=str(stop) if stop is not None else None,
             save=int(content.get("save") or 0),
+            local_interval_s=float(local_s) if local_s is not None else None,
         )
     except (KeyError, TypeError, ValueError):
         return None

@@ -24,6 +24,7 @@ class Pace:
         self.step: int | None = None                    # the newest step done ...
         self.step_at = now                              # ... and when
         self.saved_step = saved_step                    # the newest complete checkpoint's
+        self.saved_level = SHARED
         self.saves = 0                                  # of this attempt
         self.stop_reason: str | None = None             # set once, never taken back
         self.writing = False                            # a save goes on in the background
@@ -95,7 +96,7 @@ class Pace:
 
     def save_done(self, step: int, cost_s: float, level: int = SHARED) -> None:
         """It is usable, so many seconds after it began."""
-        self.saved_step = step
+        self.saved_step, self.saved_level = step, level
         self.saves += 1
         self._cost_s[level] = cost_s
         self._is_saved = self._last_saves > 0

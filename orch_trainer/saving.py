@@ -228,6 +228,12 @@ class Saver:
                 checkpoints.sweep()
                 self._empty(checkpoints)
 
+    def clear_local(self) -> None:
+        """The run goes on from the shared folder, or not at all: what lies on this node only takes its room."""
+        for checkpoints in self._around.levels[LOCAL:]:
+            with self._forgiving("local checkpoints"):
+                checkpoints.clear()
+
     def _tidy(self, checkpoints: Checkpoints, just_saved: int) -> None:
         with self._forgiving("old checkpoints"):
             checkpoints.retire(just_saved)

@@ -9,6 +9,7 @@ from typing import Mapping, NamedTuple
 PROTOCOL = "1"
 INTERVAL_S_DEFAULT = 600.0
 KEEP_DEFAULT = 3
+LOCAL_INTERVAL_S_DEFAULT = 60.0
 
 
 class Settings(NamedTuple):
@@ -26,6 +27,8 @@ class Settings(NamedTuple):
     deadline: float | None          # epoch seconds
     signals: tuple[signal.Signals, ...]
     keep: int                       # complete checkpoints
+    local_dir: Path | None = None   # this run's folder on a disk or in the memory of this node: the first of two levels
+    local_interval_s: float | None = None
 
 
 def read_settings(
@@ -57,6 +60,8 @@ def read_settings(
         deadline=float(environ["ORCH_DEADLINE"]) if environ.get("ORCH_DEADLINE") else None,
         signals=_signals(environ),
         keep=kept,
+        local_dir=Path(environ["ORCH_LOCAL_DIR"]) if environ.get("ORCH_LOCAL_DIR") else None,
+        local_interval_s=float(environ.get("ORCH_LOCAL_INTERVAL_S") or LOCAL_INTERVAL_S_DEFAULT),
     )
 
 

@@ -203,7 +203,7 @@ def _register(attempt_dir: Path, environ: Mapping[str, str], now: float) -> None
 
     content = {"pid": pid, "pid_start": start, "host": host, "rank": 0, "epoch": int(environ.get("ORCH_EPOCH") or 0),
                "stacks_signal": None, "asks": True}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     files, temporary = Files(), attempt_dir / ".trainer-{}-{}-asks".format(host, pid)
     files.write(temporary, json.dumps(content).encode() + b"\n")
     files.rename(temporary, path)

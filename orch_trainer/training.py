@@ -29,7 +29,7 @@ from orch_trainer.device import Memory, find_device
 from orch_trainer.fence import Fence, Fenced
 from orch_trainer.files import Files
 from orch_trainer.lines import Lines, plain
-from orch_trainer.pace import Pace
+from orch_trainer.pace import SHARED, Pace
 from orch_trainer.process import Signals, register
 from orch_trainer.ranks import Agree, Rounds, Team, find_team
 from orch_trainer.saving import Saver, Saving, Surroundings
@@ -41,6 +41,7 @@ from orch_trainer.watch import Watch
 
 EXIT_STOPPED = 75
 EXIT_FENCED = 76
+LOCAL_KEPT = 2                      # the newest may turn out damaged; memory is dear
 
 
 class Training:
@@ -76,7 +77,8 @@ class Training:
         self._fence = Fence(self._settings.epoch_file, self._settings.epoch)
         self.resume_from, self._resume_step, self._damaged = _resume(self._settings)
         self._pace = Pace(interval_s=self._settings.interval_s, now=self._monotonic(),
-                          deadline=self._settings.deadline, saved_step=self._resume_step)
+                          deadline=self._settings.deadline, saved_step=self._resume_step,
+                          local_interval_s=self._settings.local_interval_s if self._settings.local_dir else None)
         self._team = Team(0, 1, None)
         self._rounds: Rounds | None = None              # several ranks only
         self._pulse = Pulse()
@@ -114,6 +116,7 @@ class Training:
         if settings.attempt_dir is not None:
             settings.attempt_dir.mkdir(parents=True, exist_ok=True)
         self._lines = Lines(settings.attempt_dir / "trainer.jsonl" if settings.attempt_dir else None, silent=not leads)
+        self._make_local_folder()
         self._tell = self._new_teller()
         self._watch = self._new_watch()
         if self._background and not self._signals.install(settings.signals):
@@ -157,6 +160,17 @@ class Training:
             self._signals.restore()                     # under orch a late notice must not kill what follows the block
         if failure is not None:
             raise failure
+
+    def _make_local_folder(self) -> None:
+        """A node without it has one level and says so."""
+        folder = self._settings.local_dir
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            self._lines.say("WARNING: no local checkpoints: {}".format(error))
+            self._settings = self._settings._replace(local_dir=None)
+            self._pace.local_interval_s = None
 
     # The loop.
 
@@ -224,6 +238,7 @@ class Training:
                 self._publish_result(step, result)
             except Fenced as fenced:
                 self._leave_fenced(fenced.epoch)
+            self._saver.clear_local()
         self._team.agree([0])                           # no rank leaves before the result is there
         self._watch.close()
         self._is_finished = True
@@ -250,6 +265,8 @@ class Training:
             self._tell.write("failed", "FAILED  step {}  {}".format(step, message), step=step, error=message)
             raise SystemExit(1)
         self._watch.poll()                              # the notice's line, if its round has not come yet
+        if self._team.leads and self._pace.saves and self._pace.saved_level == SHARED:
+            self._saver.clear_local()
         self._tell.write("stopped", "STOPPED  step {}  {}  newest checkpoint: {}".format(
             step, self._watch.stop_reason, _or_none(self._pace.saved_step)), step=step)
         self._is_left = True
@@ -309,10 +326,16 @@ class Training:
 
     def _new_saver(self) -> Saver:
         settings = self._settings
-        shared = Checkpoints(settings.checkpoint_dir, self._fence, attempt=settings.attempt, keep=settings.keep,
-                             files=self._files, resumed_step=self._resume_step)
+
+        def at(folder: Path, keep: int) -> Checkpoints:
+            return Checkpoints(folder, self._fence, attempt=settings.attempt, keep=keep, files=self._files,
+                               resumed_step=self._resume_step)
+
+        levels = [at(settings.checkpoint_dir, settings.keep)]
+        if settings.local_dir is not None:
+            levels.append(at(settings.local_dir, LOCAL_KEPT))
         return Saver(Surroundings(
-            levels=(shared,), fence=self._fence, team=self._team, rounds=self._rounds, pace=self._pace, gauge=self._gauge,
+            levels=tuple(levels), fence=self._fence, team=self._team, rounds=self._rounds, pace=self._pace, gauge=self._gauge,
             tell=self._tell, lines=self._lines, clock=self._clock, doing=partial(self._doing, SAVING),
             before_last=self._watch.poll, leave_fenced=self._leave_fenced, threads=self._background))
 
@@ -331,6 +354,8 @@ def _resume(settings: Settings) -> tuple[Path | None, int | None, list[str]]:
     """Orch's choice, unless this very start has saved since (torchrun restarts workers inside an attempt). The supervisor has
     held orch's choice against its checksums; outside orch that is done here, and what is damaged is named."""
     complete = complete_checkpoints(settings.checkpoint_dir)
+    if settings.local_dir is not None and settings.local_dir.is_dir():
+        complete = sorted(complete + complete_checkpoints(settings.local_dir), key=lambda one: one.step)
     damaged: list[str] = []
     if settings.resume_newest:
         newest, damaged = newest_undamaged(complete)

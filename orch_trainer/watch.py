@@ -102,6 +102,8 @@ class Watch:
         self._pace.request_save(control.save)
         if control.stop is not None:
             self._pace.stop(control.stop)
+        if control.local_interval_s is not None and self._pace.local_interval_s is not None:
+            self._pace.local_interval_s = control.local_interval_s
         if control.interval_s is not None and control.interval_s != self._pace.interval_s:
             self._pace.interval_s = control.interval_s
             if tell:

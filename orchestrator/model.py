@@ -94,6 +94,8 @@ class Policy:
     checkpoint_at_most_s: float = 1800.0
     prior_mtbi_h: float | None = None
     checkpoints_kept: int = 3
+    checkpoint_local: str = ""         # a folder on every node for the first of two levels; "": one level
+    checkpoint_local_interval_s: float | None = None  # None: computed
     endings_without_progress: int = 3
     retries: Mapping[Ending, int] = field(default_factory=dict)  # of one kind; core/recovery.RULES has the defaults
     backoff_s: float = 30.0
@@ -120,6 +122,8 @@ class RunSpec:
     slurm: str = ""                   # the slurm.conf of the Slurm that it was submitted to; "": the system's
     interval_s: float | None = None   # job.yaml's `checkpoint:`, before orch.yaml's
     keep: int | None = None
+    local: str | None = None           # "none": not for this run
+    local_interval_s: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     env_file: str | None = None
     finished_when: str | None = None
@@ -130,10 +134,19 @@ class RunSpec:
 
     def policy(self, general: Policy) -> Policy:
         """orch.yaml's policy as it is now, with what job.yaml said of this run."""
-        if self.interval_s is None and self.keep is None:
+        local = self._local(general)
+        if self.interval_s is self.keep is self.local_interval_s is None and local == general.checkpoint_local:
             return general
         return replace(general, checkpoint_interval_s=self.interval_s or general.checkpoint_interval_s,
-                       checkpoints_kept=self.keep or general.checkpoints_kept)
+                       checkpoints_kept=self.keep or general.checkpoints_kept,
+                       checkpoint_local=local,
+                       checkpoint_local_interval_s=self.local_interval_s or general.checkpoint_local_interval_s)
+
+    def _local(self, general: Policy) -> str:
+        """Of jobs of one node only: of several, each node's copies would have to be of one step, and all of them there."""
+        if self.profile.nodes > 1 or self.local == "none":
+            return ""
+        return self.local or general.checkpoint_local
 
 
 class SubmissionState(StrEnum):
@@ -239,6 +252,12 @@ class Run:
     def interval_s(self) -> float | None:
         """The checkpoint interval in force; None before the first."""
         value = self.interval.get("interval_s")
+        return float(value) if isinstance(value, (int, float)) else None
+
+    @property
+    def local_interval_s(self) -> float | None:
+        """Of saves to the node, where the run has two levels."""
+        value = self.interval.get("local_interval_s")
         return float(value) if isinstance(value, (int, float)) else None
 
     @property

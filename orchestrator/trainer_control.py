@@ -25,7 +25,7 @@ def read_control(run_dir: Path) -> Control | None:
         if checksum != _checksum(data):
             return None
         return Control(seq=int(data["seq"]), interval_s=float(data["interval_s"]), stop=data.get("stop"),
-                       save=int(data.get("save", 0)))
+                       save=int(data.get("save", 0)), local_interval_s=data.get("local_interval_s"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -34,6 +34,8 @@ def write_control(run_dir: Path, control: Control) -> None:
     """Raises OSError when it cannot be written."""
     data: dict[str, object] = {"seq": control.seq, "interval_s": control.interval_s, "stop": control.stop,
                               "save": control.save}
+    if control.local_interval_s is not None:
+        data["local_interval_s"] = control.local_interval_s
     text = json.dumps({**data, "sum": _checksum(data)})
     content = text.ljust(_PADDED_BYTES).encode() + b"\n"
     descriptor = os.open(run_dir / NAME, os.O_WRONLY | os.O_CREAT, 0o644)

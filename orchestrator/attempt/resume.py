@@ -1,12 +1,15 @@
 """Which checkpoint an attempt resumes from: the newest complete one whose content is as it was written.
 
 Beside what the checkpoint folder lists, the names count that the attempts before wrote down when they saved: a successor
-starts within a second, and a network file system's listing may be half a minute old.
+starts within a second, and a network file system's listing may be half a minute old. Where the run saves to this node too,
+the newest of both levels counts; on another node, or in memory after a reboot, nothing lies there, and the shared one is it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.checkpoints import Checkpoint, complete_checkpoints, damage
@@ -17,15 +20,35 @@ from orchestrator.trainer_lines import last_lines
 ATTEMPTS_READ = 3
 
 
-def choose(run_dir: Path, before: Iterable[StartRecord]) -> tuple[Checkpoint | None, list[str]]:
+def choose(run_dir: Path, before: Sequence[StartRecord], local_dir: str = "") -> tuple[Checkpoint | None, list[str]]:
     """None if there is none; and what is wrong with newer ones, each in a sentence. Reads at most about 1 GiB of each."""
     numbers = sorted({start.number for start in before})[-ATTEMPTS_READ:]
     told = {Path(str(line["path"])) for number in numbers for line in last_lines(attempt_dir(run_dir, number))
-            if line["event"] == "saved" and line.get("path")}
+            if line["event"] == "saved" and line.get("path") and line.get("level") != "local"}
+    found = complete_checkpoints(checkpoint_dir(run_dir), told) + local_checkpoints(local_dir, before)
     wrong: list[str] = []
-    for checkpoint in reversed(complete_checkpoints(checkpoint_dir(run_dir), told)):
+    for checkpoint in sorted(found, key=lambda c: (c.step, c.saved_at), reverse=True):
         why = damage(checkpoint.path)
         if not why:
             return checkpoint, wrong
         wrong.append(f"not resumed from step {checkpoint.step}, which is damaged ({checkpoint.path}): {why}")
     return None, wrong
+
+
+def local_checkpoints(local_dir: str, starts: Sequence[StartRecord]) -> list[Checkpoint]:
+    """Those on this node that a start of this run has written: an earlier run of the same name had lower epochs."""
+    first = min((start.epoch for start in starts), default=None)
+    if not local_dir or first is None:
+        return []
+    with contextlib.suppress(OSError):
+        return [one for one in complete_checkpoints(Path(local_dir)) if one.epoch >= first]
+    return []
+
+
+def remove_strangers(local_dir: str, starts: Sequence[StartRecord]) -> None:
+    """What an earlier run of the same name left on this node."""
+    kept = {one.path for one in local_checkpoints(local_dir, starts)}
+    with contextlib.suppress(OSError):
+        for path in Path(local_dir).iterdir() if local_dir else ():
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)

@@ -80,6 +80,8 @@ def job_environment(base: Mapping[str, str], spec: AttemptSpec, start: StartReco
         ORCH_CHECKPOINTS_KEPT=str(spec.keep),
         ORCH_CONTROL_FILE=str(run_dir / "control.json"), ORCH_LEAD_S=f"{spec.lead_s:g}", ORCH_SIGNAL=spec.signal,
         ORCH_DEADLINE="" if start.deadline is None else f"{start.deadline:.3f}")
+    if spec.local_dir:
+        environment.update(ORCH_LOCAL_DIR=spec.local_dir, ORCH_LOCAL_INTERVAL_S=f"{spec.local_interval_s:g}")
     if spec.hung_after_s is not None:
         environment["ORCH_HUNG_AFTER_S"] = f"{spec.hung_after_s:g}"
     environment.setdefault("PYTHONUNBUFFERED", "1")

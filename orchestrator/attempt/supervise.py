@@ -14,9 +14,10 @@ from orchestrator.attempt.fence import fence
 from orchestrator.attempt.launch import NoticeStep, start_job
 from orchestrator.attempt.listen import Listener
 from orchestrator.attempt.papers import Papers, say
+from orchestrator.attempt.resume import remove_strangers
 from orchestrator.attempt.setup import SetupError
 from orchestrator.attempt.steady import SteadyClock
-from orchestrator.attempt.take import Identity, NotTaken, Overtaken, settle_number, take
+from orchestrator.attempt.take import Identity, NotTaken, Overtaken, settle_number, starts, take
 from orchestrator.attempt.watch import Watch
 from orchestrator.core.gate import Leave
 from orchestrator.folders import attempt_dir, checkpoint_dir
@@ -129,6 +130,7 @@ def _prepare(spec: AttemptSpec, start: StartRecord, papers: Papers) -> tuple[dic
     if spec.env_file:
         secrets = setup.read_env_file(Path(spec.repository, os.path.expanduser(spec.env_file)))
     checkpoint_dir(Path(spec.run_dir)).mkdir(parents=True, exist_ok=True)
+    remove_strangers(spec.local_dir, starts(Path(spec.run_dir)))
     (papers.folder / "trainers").mkdir(exist_ok=True)
     papers.memory(memory.HEADER)
     package = setup.trainer_package()

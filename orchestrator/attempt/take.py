@@ -114,7 +114,7 @@ def take(
         os.pwrite(descriptor, f"{epoch:012d}\n".encode(), 0)
         os.ftruncate(descriptor, 13)
         os.fsync(descriptor)
-        checkpoint, wrong = choose(run_dir, before)
+        checkpoint, wrong = choose(run_dir, before, spec.local_dir)
         for words in wrong:
             say(f"orch: {words}")
         record = StartRecord(

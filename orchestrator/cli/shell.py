@@ -15,6 +15,7 @@ def should_stop() -> None:
     """For job scripts without Python: exit code 0 when a notice or a stop request came, 1 to go on.
 
     \b
+    if orch should-stop; then save; exit 0; fi
     orch should-stop && exit 0
     """
     sys.exit(shell.main(["should-stop"]))
@@ -30,6 +31,10 @@ def notify_save(step: int, path: Path, stall: float | None) -> None:
 
     A folder directly in $ORCH_CHECKPOINT_DIR is one where it lies; anything else is copied there. The next attempt finds
     it in $ORCH_RESUME_FROM. Exit code 1: not saved, as for a full disk; 76: a newer start has taken the run.
+
+    \b
+    orch notify-save 1200 state.bin
+    orch notify-save 1200 out --stall 0.8
     """
     more = [] if stall is None else ["--stall", str(stall)]
     sys.exit(shell.main(["notify-save", str(step), str(path), *more]))

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.config.document import Document
+from orchestrator.config.document import Document, Quantity
 from orchestrator.config.keys import ConfigFile, EnvValue, JobFile, ProfileFile
 from orchestrator.config.notify import NOBODY, Notify, parse_notify
 from orchestrator.errors import UserError
@@ -58,6 +58,8 @@ class Job:
     hung_after_s: float | None = None
     interval_s: float | None = None
     keep: int | None = None
+    local: str | None = None
+    local_interval_s: float | None = None
     what: str = ""
 
 
@@ -107,7 +109,8 @@ def load_job(folder: Path) -> Job:
         env_file=file.env_file, finished_when=file.finished_when,
         hung_after_s=document.duration_s("hung_after", file.hung_after) if file.hung_after is not None else None,
         interval_s=document.duration_s("checkpoint.interval", interval) if interval is not None else None,
-        keep=_keep(document, file.checkpoint.keep), what=file.what)
+        keep=_keep(document, file.checkpoint.keep), local=_local(document, file.checkpoint.local),
+        local_interval_s=_seconds(document, "checkpoint.local_interval", file.checkpoint.local_interval), what=file.what)
 
 
 def _profile(document: Document, name: str, file: ProfileFile) -> Profile:
@@ -155,6 +158,10 @@ def _policy(document: Document, file: ConfigFile) -> Policy:
     if file.reliability.prior_mtbi is not None:
         hours = document.duration_s("reliability.prior_mtbi", file.reliability.prior_mtbi) / 3600
         policy = replace(policy, prior_mtbi_h=hours)
+    local = _local(document, file.checkpoint.local)
+    policy = replace(
+        policy, checkpoint_local="" if local in (None, "none") else str(local),
+        checkpoint_local_interval_s=_seconds(document, "checkpoint.local_interval", file.checkpoint.local_interval))
     keep = _keep(document, file.checkpoint.keep)
     return replace(policy, checkpoints_kept=keep) if keep is not None else policy
 
@@ -168,6 +175,17 @@ def _retries(document: Document, written: dict[str, int]) -> dict[Ending, int]:
         if count < 0:
             raise document.error(f"recovery.retries.{name}", f"{count} is below 0", "write 0 to hold the run at once")
     return {Ending(name): count for name, count in written.items()}
+
+
+def _local(document: Document, local: str | None) -> str | None:
+    if local is not None and local != "none" and not (local.startswith("/") and "\n" not in local):
+        raise document.error("checkpoint.local", f'"{local}" is no absolute path',
+                             "write one that every node has, as /dev/shm/orch")
+    return local
+
+
+def _seconds(document: Document, key: str, value: Quantity | None) -> float | None:
+    return document.duration_s(key, value) if value is not None else None
 
 
 def _keep(document: Document, keep: int | None) -> int | None:

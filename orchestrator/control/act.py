@@ -14,7 +14,7 @@ from orchestrator.control.observe import jobs_of
 from orchestrator.control.ports import Ports
 from orchestrator.core import decide as do
 from orchestrator.core.observation import Observation
-from orchestrator.core.reliability import interval_in_force_s
+from orchestrator.core.reliability import interval_in_force_s, local_interval_in_force_s
 from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs, job_name
 from orchestrator.errors import NoRoom, SlurmUnreachable, SubmissionRejected
 from orchestrator.journal import LockedJournal
@@ -116,7 +116,8 @@ def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: Locked
                         nice=action.nice, entry=SUPERVISOR, delay_s=action.delay_s,
                         exclude=action.exclude)
     folders.replace_file(script, text, mode=0o755)
-    told = attempt_spec(run.spec, policy, interval_s=interval_in_force_s(run, policy), run_dir=run_dir, number=number,
+    told = attempt_spec(run.spec, policy, interval_s=interval_in_force_s(run, policy),
+                        local_interval_s=local_interval_in_force_s(run, policy), run_dir=run_dir, number=number,
                         submission_id=submission_id)
     folders.replace_file(folder / "spec.json", told.to_json())
     journal.append("queueing", submission_id=submission_id, number=number, dependency=dependency(action.behind),

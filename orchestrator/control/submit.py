@@ -74,6 +74,7 @@ def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> Ru
     return RunSpec(
         tag=request.tag, repository=str(repository), python=sys.executable,
         profile=profile, slurm=ports.slurm_name, interval_s=job.interval_s, keep=job.keep,
+        local=job.local, local_interval_s=job.local_interval_s,
         script_sha256=hashlib.sha256(script.read_bytes()).hexdigest(),
         environment=recorded_environment(environ, config, job), env_file=_env_file(folder, job),
         finished_when=job.finished_when, hung_after_s=job.hung_after_s, after_tags=tags, after_jobs=jobs, what=job.what)

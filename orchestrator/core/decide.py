@@ -20,7 +20,7 @@ from orchestrator.core.recovery import (
     stood_down_in_a_row,
     turned_away,
 )
-from orchestrator.core.reliability import interval_in_force_s
+from orchestrator.core.reliability import interval_in_force_s, local_interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
 from orchestrator.model import Attempt, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
 from orchestrator.states import ALLOCATED_STATES, ENDED_STATES, ENDING_STATES, WAITING_STATES
@@ -325,15 +325,16 @@ def _may_ask(run: Run, kind: str, job_id: str, now: float) -> bool:
 def _control(run: Run, seen: Observation, policy: Policy) -> list[Action]:
     """What the running trainer should read. Nobody reads it while nothing runs or waits, but an old stop request must be
     gone before the next attempt is queued."""
-    interval_s = interval_in_force_s(run, policy)
+    interval_s, local_s = interval_in_force_s(run, policy), local_interval_in_force_s(run, policy)
     stop = "cancel" if run.phase == Phase.CANCELLING and not run.cancel_now else None
     have = seen.control
     old_stop = have is not None and have.stop is not None and run.phase == Phase.ACTIVE
     if run.live is None and not run.waiting and not old_stop:
         return []
-    if have is not None and have.interval_s == interval_s and have.stop == stop:
+    if have is not None and (have.interval_s, have.local_interval_s, have.stop) == (interval_s, local_s, stop):
         return []
-    wanted = Control(seq=have.seq + 1 if have else 1, interval_s=interval_s, stop=stop, save=have.save if have else 0)
+    wanted = Control(seq=have.seq + 1 if have else 1, interval_s=interval_s, stop=stop, save=have.save if have else 0,
+                     local_interval_s=local_s)
     return [WriteControl(control=wanted, why=f"interval {interval_s:g} s" + (f", stop: {stop}" if stop else ""))]
 
 

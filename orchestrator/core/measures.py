@@ -36,6 +36,8 @@ class Measured:
     step_s: Spread | None = None
     first_stall_s: Spread | None = None  # of an attempt's first save
     slowdown: Spread | None = None     # sigma: the share by which steps are slower while a save is written beside them
+    local_stall_s: Spread | None = None  # C and t of saves to the node, the first of two levels; the others are of shared
+    local_durable_s: Spread | None = None
     slowed_stall_s: Spread | None = None  # C + sigma (t - C), where sigma was measured
 
     @property
@@ -49,7 +51,8 @@ def measure(attempts: Iterable[Sequence[dict[str, Any]]]) -> Measured:
     lines = [line for attempt in attempts for line in attempt]
     if not lines:
         return Measured()
-    saves = [line for line in lines if line["event"] == "saved"]
+    local = [line for line in lines if line["event"] == "saved" and line.get("level") == "local"]
+    saves = [line for line in lines if line["event"] == "saved" and line.get("level") != "local"]
     first, later = [s for s in saves if s.get("first")], [s for s in saves if not s.get("first")]
     usual = later or first             # a first save is better than nothing
     slower = [line for line in saves if isinstance(line.get("slowdown"), (int, float))]
@@ -57,7 +60,8 @@ def measure(attempts: Iterable[Sequence[dict[str, Any]]]) -> Measured:
     rates = [line.get("steps_per_s") for line in lines if line["event"] == "progress"]
     return Measured(
         stall_s=_spread(usual, "stall_s"), write_s=_spread(usual, "write_s"), durable_s=_spread(usual, "durable_s"),
-        slowdown=sigma, slowed_stall_s=spread(_slowed(usual, sigma)) if sigma is not None else None,
+        local_stall_s=_spread(local, "stall_s"), local_durable_s=_spread(local, "durable_s"), slowdown=sigma,
+        slowed_stall_s=spread(_slowed(usual, sigma)) if sigma is not None else None,
         size_bytes=_spread(usual, "size_bytes"), first_stall_s=_spread(first, "stall_s"),
         step_s=spread([1 / rate for rate in rates if isinstance(rate, (int, float)) and rate > 0]))
 

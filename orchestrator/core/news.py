@@ -290,6 +290,12 @@ def _phase(run: Run, seen: Observation, policy: Policy) -> Iterator[Fact]:
             yield {"event": "held", "by": "orch", "reason": reason}
 
 
+def in_force(run: Run) -> Fact:
+    """The intervals as they are."""
+    local = {"local_interval_s": run.local_interval_s} if run.local_interval_s is not None else {}
+    return {"interval_s": run.interval_s, **local}
+
+
 def _saves(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
     """Whether the live attempt's latest save failed. Training goes on meanwhile; a disk that comes and goes is told of
     once an hour."""
@@ -311,11 +317,11 @@ def _interval(run: Run, seen: Observation, policy: Policy, now: float) -> Iterat
     if run.phase != Phase.ACTIVE or seen.silent is not None:
         return
     ended = sum(not attempt.live for attempt in run.attempts)
-    fixed_s = policy.checkpoint_interval_s
+    fixed_s = policy.checkpoint_interval_s if not policy.checkpoint_local else None
     if fixed_s is not None and run.interval_s == fixed_s and run.interval.get("ended") == ended:
         return                         # it is in force, and there is nothing to count anew
     wanted = setting(run, seen.measured, seen.others, policy, now)
-    if worth_changing(run.interval_s, wanted):
+    if worth_changing(run.interval_s, wanted, run.local_interval_s):
         yield {"event": "interval", "ended": ended, **wanted.as_event()}
     elif run.interval.get("ended") != ended:  # M is counted again after every ending, also when the interval stays
-        yield {"event": "interval", "ended": ended, **wanted.as_event(), "interval_s": run.interval_s, "kept": True}
+        yield {"event": "interval", "ended": ended, **wanted.as_event(), **in_force(run), "kept": True}

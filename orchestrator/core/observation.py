@@ -57,6 +57,7 @@ class Control:
     interval_s: float
     stop: str | None = None
     save: int = 0
+    local_interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

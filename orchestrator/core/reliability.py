@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator.core.levels import FIRST_LOCAL_S, Levels, levels
 from orchestrator.core.measures import Measured, Spread, spread
 from orchestrator.model import Attempt, Policy, Run
 from orchestrator.planner import exposure
-from orchestrator.planner.interval import Choice, Waste, choose_interval, daly_interval_s, expected_waste
+from orchestrator.planner.interval import Choice, Waste, choose_interval, daly_interval_s, excess_of, expected_waste
 from orchestrator.planner.pooled import Counted, Rate, TwoRates, two_rates
 
 # Until a save has been measured: soon enough to learn C, late enough to be past the start.
@@ -66,6 +67,7 @@ class Setting:
     measured: Measured
     restart_s: float
     waste: Waste | None                # None while C is not known
+    levels: Levels | None = None       # of a run that saves to its node too; `choice` is then the shared level's
 
     def as_event(self) -> dict[str, Any]:
         """For the journal: numbers, each with its unit, and where they come from."""
@@ -81,9 +83,16 @@ class Setting:
             "stall_s": stall.median if stall else None, "saves": stall.count if stall else 0,
             "durable_s": durable.median if durable else None, "write_s": write.median if write else None,
             **({"slowdown": round(slowdown.median, 4), "cost_s": cost.median} if slowdown and cost else {}),
+            **(self._local() if self.levels is not None else {}),
             "restart_s": round(self.restart_s, 3),
             "waste": {**{k: round(v, 8) for k, v in asdict(self.waste).items()}, "total": round(self.waste.total, 8)}
             if self.waste else None}
+
+    def _local(self) -> dict[str, Any]:
+        assert self.levels is not None
+        stall, local = self.measured.local_stall_s, self.levels.local
+        return {"local_interval_s": round(local.interval_s, 3), "local_bound": local.bound,
+                "local_stall_s": stall.median if stall else None, "elsewhere": round(self.levels.elsewhere, 4)}
 
 
 def _part(unit: str, counted: Counted, prior: Rate) -> dict[str, Any]:
@@ -109,8 +118,12 @@ def setting(run: Run, measured: Measured, others: Counted, policy: Policy, now: 
             stall_s=_at_least(measured.cost_s.median), mtbi_s=known.mtbi_h * 3600,
             durable_s=measured.durable_s.median if measured.durable_s else measured.cost_s.median,
             at_most_s=policy.checkpoint_at_most_s, segment_s=segment_s)
-    return Setting(choice=choice, known=known, measured=measured, restart_s=restart_s,
-                   waste=waste_of(choice.interval_s, measured, known, restart_s))
+    both = levels(run, measured, policy, mtbi_s=known.mtbi_h * 3600, restart_s=restart_s, segment_s=segment_s)
+    if both is not None and both.shared is not None:
+        choice = both.shared
+    waste = both.waste if both is not None else None
+    return Setting(choice=choice, known=known, measured=measured, restart_s=restart_s, levels=both,
+                   waste=waste or waste_of(choice.interval_s, measured, known, restart_s))
 
 
 def waste_of(interval_s: float, measured: Measured, known: TwoRates, restart_s: float) -> Waste | None:
@@ -121,8 +134,11 @@ def waste_of(interval_s: float, measured: Measured, known: TwoRates, restart_s: 
                           durable_s=durable.median, restart_s=restart_s)
 
 
-def worth_changing(present_s: float | None, wanted: Setting) -> bool:
-    """Whether the new interval is to be taken. Without a measured C there is only the first one; a fixed one is a command."""
+def worth_changing(present_s: float | None, wanted: Setting, present_local_s: float | None = None) -> bool:
+    """Whether the new intervals are to be taken. Without a measured C there is only the first one; a fixed one is a
+    command."""
+    if wanted.levels is not None and _local_worth_changing(present_local_s, wanted.levels.local.interval_s):
+        return True
     new_s, stall = wanted.choice.interval_s, wanted.measured.cost_s
     if present_s is None or wanted.choice.bound.startswith("fixed"):
         return present_s != new_s
@@ -135,6 +151,11 @@ def worth_changing(present_s: float | None, wanted: Setting) -> bool:
     old, new = (expected_waste(interval_s, stall_s=likely_s, mtbi_s=mtbi_s, durable_s=0.0, restart_s=0.0).of_interval
                 for interval_s in (present_s, new_s))
     return old - new > WORTH_A_CHANGE * old
+
+
+def _local_worth_changing(present_s: float | None, new_s: float) -> bool:
+    """By the part of the waste that the local interval decides, as if the new one were the optimum."""
+    return present_s is None or excess_of(present_s / new_s) > WORTH_A_CHANGE
 
 
 def _most_favourable_stall_s(present_s: float, stall: Spread, mtbi_s: float) -> float:
@@ -159,6 +180,13 @@ def _at_least(stall_s: float) -> float:
 def interval_in_force_s(run: Run, policy: Policy) -> float:
     """What a trainer is to be told now."""
     return run.interval_s or policy.checkpoint_interval_s or FIRST_INTERVAL_S
+
+
+def local_interval_in_force_s(run: Run, policy: Policy) -> float | None:
+    """The same of the local level; None where there is none."""
+    if not policy.checkpoint_local:
+        return None
+    return run.local_interval_s or policy.checkpoint_local_interval_s or FIRST_LOCAL_S
 
 
 def counts(attempt: Attempt) -> str:

@@ -96,7 +96,7 @@ def test_what_there_is_to_resume_from_is_read_once_nobody_older_may_publish(
     following = run.next()
     following.prepare()
 
-    def look(folder: Path, before: list[StartRecord]) -> tuple[Checkpoint, list[str]]:
+    def look(folder: Path, before: list[StartRecord], local_dir: str) -> tuple[Checkpoint, list[str]]:
         assert (run.run_dir / "epoch").read_text() == "000000000007\n"
         assert not (following.folder / "start.json").exists()
         assert [start.epoch for start in before] == [6]

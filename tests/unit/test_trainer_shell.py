@@ -122,8 +122,9 @@ def test_what_is_not_there_is_a_warning_and_not_saved(job, tmp_path, capsys):
     assert f"WARNING: no checkpoint of step 5: FileNotFoundError: {tmp_path / 'gone'}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [[], ["should-stop", "now"], ["notify-save"], ["notify-save", "5"],
-                                   ["notify-save", "x", "y"], ["notify-save", "5", "y", "--stall"], ["notify-save", "5", "y", "--stall", "nan"], ["notify-save", "-5", "y"]])
+@pytest.mark.parametrize("words", [
+    [], ["should-stop", "now"], ["notify-save"], ["notify-save", "5"], ["notify-save", "x", "y"],
+    ["notify-save", "5", "y", "--stall"], ["notify-save", "5", "y", "--stall", "nan"], ["notify-save", "-5", "y"]])
 def test_wrong_words(words, capsys):
     assert shell.main(words) == 2
     assert "usage: should-stop" in capsys.readouterr().err
