@@ -18,8 +18,8 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "tcsh", 
 _FILTERS = frozenset({"tee", "cat", "ts", "grep", "egrep", "fgrep", "sed", "awk", "gawk", "mawk", "head", "tail", "tr", "cut",
                       "sort", "uniq", "logger", "less", "more", "sleep", "perl", "rotatelogs", "multilog", "svlogd"})
 _WRAPPERS = frozenset({"time", "timeout", "setsid", "script", "unbuffer", "uv", "conda", "mamba", "micromamba", "pixi",
-                       "poetry", "pipenv", "sudo", "su", "strace", "ltrace", "xargs", "parallel", "make", "env", "nice", "unshare",
-                       "nsenter", "bwrap"})
+                       "poetry", "pipenv", "sudo", "su", "strace", "ltrace", "xargs", "parallel", "make", "env", "nice",
+                       "unshare", "nsenter", "bwrap"})
 CLIENTS = frozenset({"srun"})
 
 

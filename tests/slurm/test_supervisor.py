@@ -148,6 +148,29 @@ def test_control_json_gives_notice_of_a_cancel(tmp_path: Path) -> None:
     assert len(run.signals()) == 1
 
 
+STOPS_BEFORE_ITS_SUPERVISOR_LOOKS = """
+import json, os, zlib
+content = {"interval_s": 30.0, "save": 0, "seq": 1, "stop": "cancel"}
+content["sum"] = f"{zlib.crc32(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
+with open(os.environ["ORCH_CONTROL_FILE"], "w") as file:
+    file.write(json.dumps(content) + "\\n")
+with open(os.environ["ORCH_ATTEMPT_DIR"] + "/trainer.jsonl", "w") as file:
+    for event, more in (("start", {"pid": os.getpid(), "host": ""}), ("first_step", {}), ("stopped", {"step": 5})):
+        file.write(json.dumps({"event": event, "t": 1.0, **more}) + "\\n")
+os._exit(75)
+"""
+
+
+def test_a_trainer_that_reads_of_a_cancel_first_was_cancelled(tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text(STOPS_BEFORE_ITS_SUPERVISOR_LOOKS)
+    run = make_run(tmp_path, "a", f"PY {tmp_path}/trainer.py\nexit $?", time_limit_s=3600.0)
+    run.prepare()
+    said = run.here().stdout
+    end = run.end()
+    assert end is not None and (end.notice, end.exit_code, end.trainer) == ("cancel", 75, "stopped")
+    assert "cancelled" in said.splitlines()[-1] and "limit" not in said
+
+
 STEPPED = """
 import sys, time
 sys.path.insert(0, {root!r})
