@@ -176,6 +176,18 @@ def test_each_execution_of_a_requeued_job_has_its_own_row(world: World) -> None:
     assert len(world.slurm.asked) == 1
 
 
+def test_a_job_that_was_put_back_tells_how_its_execution_ended(world: World) -> None:
+    """It waits for the next one: squeue tells of that."""
+    world.run()
+    spec = replace(SPEC, repository=str(world.ports.repository))
+    world.slurm.known = [JobSeen(job_id="101", state="PENDING", restart_count=1, comment=comment(spec, 1, "s1"))]
+    world.accounts("NODE_FAIL")
+    world.accounts("PENDING", began=BEGAN + 900.0, start_at=None, end_at=None)
+    run = world.ran()
+    assert [(a.ending, a.nodes) for a in run.attempts] == [(Ending.NODE_FAILURE, "n7")]
+    assert run.waiting[0].job_id == "101", "and it is what comes next"
+
+
 def test_a_requeued_job_that_was_cancelled_while_it_waited(world: World) -> None:
     """Its last row began, by Slurm's word, when it was cancelled: nobody ran in it."""
     world.run()
