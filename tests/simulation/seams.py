@@ -27,6 +27,7 @@ from orchestrator import checkpoints, folders, journal, trainer_control
 from orchestrator.attempt import papers, resume, take, trainer, witness
 from orchestrator.control import observe, ports
 from orchestrator.model import JobSighting
+from orchestrator.planner import pooled
 
 _DISK = Disk()
 _world: World | None = None
@@ -174,6 +175,7 @@ def seams() -> Iterator[None]:
         (PurePath, "__truediv__", functools.cache(PurePath.__truediv__)),
         *((folders, name, functools.cache(getattr(folders, name))) for name in ("run_dir", "attempt_dir", "checkpoint_dir")),
         (journal, "journal_path", functools.cache(journal.journal_path)),
+        (pooled, "sum_quantile", functools.lru_cache(4096)(pooled.sum_quantile)),
         # read once: see ``memory``
         (journal, "read", lambda run_dir: _here().memory.read(run_dir)),
         *((module, "fold", memory.fold_known) for module in (ports, witness)),

@@ -34,7 +34,8 @@ def test_all_invariants_hold_in_every_schedule() -> None:
     for fault in ("A killed between two instructions", "sbatch lost", "sbatch done, its reply lost", "sbatch delayed",
                   "sbatch doubled", "squeue: no answer", "squeue: an answer from a minute ago", "job vanished",
                   "journal line torn", "clock stepped", "node down, its processes live on", "gate asked at an odd moment",
-                  "person: cancel", "person: hold", "person: release", "person: edits orch.yaml", "person: edits job.sh"):
+                  "supervisor stopped between its gate and its start", "person: cancel", "person: hold",
+                  "person: release", "person: edits orch.yaml", "person: edits job.sh"):
         assert f"  {fault}\n" in ran.stdout, f"{fault}: never struck"
 
 
