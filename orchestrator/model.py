@@ -119,6 +119,7 @@ class RunSpec:
     python: str                       # absolute path of the Python that runs the supervisor
     profile: Profile
     script_sha256: str
+    nice: int | None = None           # Slurm's, by a person's word; None: as `queue:` in orch.yaml says
     slurm: str = ""                   # the slurm.conf of the Slurm that it was submitted to; "": the system's
     interval_s: float | None = None   # job.yaml's `checkpoint:`, before orch.yaml's
     keep: int | None = None
@@ -172,6 +173,7 @@ class Submission:
     job_id: str | None = None
     dependency: str = ""               # as Slurm was last asked for it
     held: bool = False                 # held in Slurm by us
+    changed_sequence: int = -1         # index of the event that says what it asks for, if that was changed since
     reason: str = ""                   # why it was rejected or dropped
     for_now: bool = False              # rejected because as many jobs were submitted as may be
     queued_at: float | None = None     # Slurm gave its job id
@@ -226,6 +228,18 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a person wants of a run that exists, until it is so; None: as it is."""
+
+    sequence: int                      # index in the journal
+    memory_bytes: int | None = None
+    time_s: float | None = None
+    nice: int | None = None
+    script_sha256: str | None = None   # of jobs/TAG/job.sh as it was then
+    script_taken: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What the journal says of a run: the fold of its events."""
 
@@ -243,6 +257,7 @@ class Run:
     events: int = 0
     requests: dict[str, float] = field(default_factory=dict)  # what Slurm was last asked to do, and when
     unanswered: frozenset[str] = frozenset()  # those of which nobody knows whether they arrived
+    change: Change | None = None
     adjusted_sequence: int = -1        # endings before it have had their consequence for memory or lead
     saves_fail: bool = False           # its trainer cannot save: a full or failing disk, as last told in `saves`
     saves_told_at: float | None = None

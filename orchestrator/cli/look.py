@@ -9,6 +9,7 @@ import click
 from orchestrator.cli.completion import complete_run
 from orchestrator.cli.context import open_ports, print_json
 from orchestrator.cli.terminal import show, terminal_width
+from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.control.ports import Ports
@@ -78,14 +79,22 @@ def _all(ports: Ports, view: View, as_json: bool) -> None:
 @click.command()
 @click.argument("tag", shell_complete=complete_run)
 @click.option("--interval", "the_interval", is_flag=True, help="How M and the checkpoint interval came about, worked out.")
-def explain(tag: str, the_interval: bool) -> None:
-    """What the next pass would note and do about this run, and why; nothing is done.
+@click.option("--start", "the_start", is_flag=True,
+              help="When its job may start: Slurm is asked with the same request, and with less; kept for a minute.")
+def explain(tag: str, the_interval: bool, the_start: bool) -> None:
+    """Why a run's job waits and what helps; what the next pass would note and do about the run, and why. Nothing is done.
+
+    With --start Slurm's guess is noted, so that the next one can be shown with how far off such guesses were.
 
     \b
     orch explain resnet-a
+    orch explain resnet-a --start
     orch explain resnet-a --interval
     """
-    from orchestrator.control.look import explain_interval, explain_run
+    from orchestrator.control.look import explain_interval, explain_run, explain_start
 
+    if the_interval and the_start:
+        raise UserError("--interval and --start are two questions", hint="ask one after the other")
     ports, _ = open_ports(any_config=True)
-    click.echo("\n".join(explain_interval(ports, tag) if the_interval else explain_run(ports, tag)))
+    ask = explain_interval if the_interval else explain_start if the_start else explain_run
+    click.echo("\n".join(ask(ports, tag)))

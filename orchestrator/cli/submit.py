@@ -35,10 +35,13 @@ def submit(
     from orchestrator.views.facts import run_as_json
 
     ports, _ = open_ports()
-    spec = use.build_spec(ports, use.Request(tag=tag, after=after, profile=profile, memory=memory, again=again), os.environ)
+    request = use.Request(tag=tag, after=after, profile=profile, memory=memory, again=again)
+    spec = use.build_spec(ports, request, os.environ)
     known = use.known_already(ports, tag, again=again)
     if known is None:
         use.check_spec(ports, spec)
+    else:
+        use.refuse_otherwise(known, spec, request)
     if dry_run:
         script = use.preview(ports, spec)
         if as_json:
@@ -57,7 +60,8 @@ def submit(
         where = f"running (job {live.job_id})" if live else queued
         click.echo(f"{tag} is {where} already; nothing was submitted")
         if spec.script_sha256 != result.run.spec.script_sha256:
-            click.echo(f"      jobs/{tag}/job.sh has changed since: all attempts use the copy in runs/{tag}/job.sh", err=True)
+            click.echo(f"      jobs/{tag}/job.sh has changed since: attempts use the copy in runs/{tag}/job.sh until "
+                       f"`orch update {tag} --script`", err=True)
     else:
         click.echo(f"{tag}: job {jobs[0] if jobs else '?'} queued"
                    + (f", its successor {jobs[1]} behind it" if len(jobs) > 1 else "")

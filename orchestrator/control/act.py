@@ -6,22 +6,27 @@ effect whose intent is not written yet.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import folders
+from orchestrator.attempt_files import read_record
 from orchestrator.control.observe import jobs_of
 from orchestrator.control.ports import Ports
 from orchestrator.core import decide as do
+from orchestrator.core.changing import ChangeJob, TakeScript
 from orchestrator.core.observation import Observation
 from orchestrator.core.reliability import interval_in_force_s, local_interval_in_force_s
 from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs, job_name
 from orchestrator.errors import NoRoom, SlurmUnreachable, SubmissionRejected
 from orchestrator.journal import LockedJournal
 from orchestrator.model import JobSeen, Run
+from orchestrator.records import AttemptSpec
 from orchestrator.slurm.fields import gres_counts
 from orchestrator.states import ENDED_STATES, ENDING_STATES
 from orchestrator.trainer_control import write_control
+from orchestrator.units import slurm_minutes
 
 # By path: a PYTHONPATH of the user's, or another package of our name, must not hide it.
 SUPERVISOR = str(Path(__file__).absolute().parents[1] / "attempt" / "__main__.py")
@@ -44,7 +49,14 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
         case do.ResumeJob(submission_id=submission_id, job_id=job_id):
             journal.append("asked", kind="release", job_id=job_id, why=action.why)
             ports.slurm.release(job_id)
+            if run.spec.nice is not None:      # which a held job could not be given
+                journal.append("asked", kind="change", job_id=job_id, why=f"nice {run.spec.nice}")
+                ports.slurm.change(job_id, nice=run.spec.nice)
             journal.append("resumed", submission_id=submission_id)
+        case ChangeJob():
+            return _change(action, run, seen, journal, ports)
+        case TakeScript(sha256=sha256):
+            _take_script(sha256, run, journal, ports)
         case do.Repoint(submission_id=submission_id, job_id=job_id, dependency=text):
             journal.append("asked", kind="repoint", job_id=job_id, why=action.why)
             ports.slurm.set_dependency(job_id, text)
@@ -57,6 +69,53 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
         case do.Wait():
             pass
     return seen
+
+
+def _change(action: ChangeJob, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:
+    """One that starts meanwhile keeps its memory, but a limit set just then holds for it too; Slurm's own notice comes in
+    time for that all the same. What its supervisor is told of the limit is written first, since it reads it once."""
+    job_id = action.job_id
+    journal.append("asked", kind="change", job_id=job_id, why=action.why)
+    told = _tell_limit(action.submission_id, action.time_s, run, ports)
+    try:
+        ports.slurm.change(job_id, memory_bytes=action.memory_bytes, time_s=action.time_s, nice=action.nice)
+    except SubmissionRejected as error:
+        _tell_limit(action.submission_id, told, run, ports)
+        before = [s.job_id or "" for s in run.waiting if run.change is not None and s.changed_sequence > run.change.sequence]
+        others = f"; job {', '.join(before)} was changed before" if before else ""
+        reason = f"job {job_id}: {error.message}{others}"
+        journal.append("unchanged", reason=reason)
+        raise SubmissionRejected(reason, hint=error.hint) from error
+    journal.append("changed", submission_id=action.submission_id)
+    return _look_again(run, seen, job_id, ports)
+
+
+def _tell_limit(submission_id: str, time_s: float | None, run: Run, ports: Ports) -> float | None:
+    """Write the time limit into what the supervisor reads when it starts; what stood there before. None writes nothing."""
+    submission = run.submission(submission_id)
+    assert submission is not None
+    path = folders.attempt_dir(folders.run_dir(ports.repository, run.spec.tag), submission.number) / "spec.json"
+    told = read_record(path, AttemptSpec) if time_s is not None else None
+    if told is None or time_s is None:
+        return None
+    folders.replace_file(path, replace(told, time_limit_s=slurm_minutes(time_s) * 60.0).to_json())
+    return told.time_limit_s
+
+
+def _take_script(sha256: str, run: Run, journal: LockedJournal, ports: Ports) -> None:
+    """The attempt that runs keeps the file that it has open."""
+    source = folders.job_dir(ports.repository, run.spec.tag) / "job.sh"
+    copy = folders.run_dir(ports.repository, run.spec.tag) / "job.sh"
+    for path in (source, copy):        # the copy: it was taken, and the journal does not say so yet
+        try:
+            text = path.read_bytes()
+        except OSError:
+            continue
+        if hashlib.sha256(text).hexdigest() == sha256:
+            folders.replace_file(copy, text, mode=0o755)
+            journal.append("script_taken")
+            return
+    journal.append("unchanged", reason=f"{source} has changed again since it was to be taken")
 
 
 def _cancel(job_id: str, why: str, journal: LockedJournal, ports: Ports) -> None:

@@ -80,35 +80,46 @@ def check_fits(profile: Profile, offers: Sequence[NodeOffer]) -> None:
 
     Slurm itself lets a job above a partition's limit wait for ever.
     """
-    partitions = sorted({o.partition for o in offers})
-    if profile.partition is not None:
-        wanted = set(profile.partition.split(","))
-        here = [o for o in offers if o.partition in wanted]
-        if not here:
-            raise Refused(f'profile "{profile.name}": this Slurm has no partition "{profile.partition}"',
-                          hint=f"there are: {', '.join(partitions)}")
-    else:
-        here = [o for o in offers if o.default]
+    here = offered(profile, offers)
     if not here:
+        if profile.partition is not None:
+            raise Refused(f'profile "{profile.name}": this Slurm has no partition "{profile.partition}"',
+                          hint=f"there are: {', '.join(sorted({o.partition for o in offers}))}")
         return  # no default partition: sbatch will say so in its own words
-    limits = [o.time_limit_s for o in here]
-    most = None if None in limits else max(limit for limit in limits if limit is not None)
-    asked_s = slurm_minutes(profile.time_s) * 60
+    most, asked_s = longest_s(here), slurm_minutes(profile.time_s) * 60
     if most is not None and asked_s > most:
         raise Refused(f'profile "{profile.name}": time {format_clock(asked_s)} is above the limit of partition '
                       f"{here[0].partition} ({format_clock(most)}); Slurm would let the job wait for ever",
                       hint=f'set `time` to at most "{format_clock(most)}"; orch continues across limits by itself')
+    cannot, hint = why_no_node(profile, here)
+    if cannot:
+        raise Refused(f'profile "{profile.name}": {cannot}', hint=hint)
+
+
+def offered(profile: Profile, offers: Sequence[NodeOffer]) -> list[NodeOffer]:
+    """The nodes of the partitions that this profile names, or of the default one."""
+    wanted = None if profile.partition is None else set(profile.partition.split(","))
+    return [o for o in offers if (o.default if wanted is None else o.partition in wanted)]
+
+
+def longest_s(here: Sequence[NodeOffer]) -> float | None:
+    """The longest time limit that one of these partitions allows; None: any."""
+    limits = [o.time_limit_s for o in here]
+    return None if None in limits else max((limit for limit in limits if limit is not None), default=None)
+
+
+def why_no_node(profile: Profile, here: Sequence[NodeOffer]) -> tuple[str, str]:
+    """Why no node, or not enough of them, could hold this even if all were free, and what to do; '' where some could."""
     fitting = Counter(o.partition for o in here if not misfit(profile, o))
-    if fitting:
-        best_partition, count = fitting.most_common(1)[0]
-        if count < profile.nodes:
-            raise Refused(f'profile "{profile.name}": {profile.nodes} nodes asked for, {count} of partition {best_partition} '
-                          "can hold this", hint="ask for fewer nodes in orch.yaml's profile, or name another partition")
-    else:
+    if not fitting:
         best = min(here, key=lambda o: len(misfit(profile, o)))
-        raise Refused(f'profile "{profile.name}": no node of partition {best.partition} can hold this: '
-                      + "; ".join(misfit(profile, best)),
-                      hint="ask for less in orch.yaml's profile, or name another partition")
+        return (f"no node of partition {best.partition} can hold this: " + "; ".join(misfit(profile, best)),
+                "ask for less in orch.yaml's profile, or name another partition")
+    partition, count = fitting.most_common(1)[0]
+    if count < profile.nodes:
+        return (f"{profile.nodes} nodes asked for, {count} of partition {partition} can hold this",
+                "ask for fewer nodes in orch.yaml's profile, or name another partition")
+    return "", ""
 
 
 def misfit(profile: Profile, offer: NodeOffer) -> list[str]:

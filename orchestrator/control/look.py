@@ -14,19 +14,22 @@ from orchestrator.control.history import history_of
 from orchestrator.control.observe import jobs_of, observe, with_offers
 from orchestrator.control.passes import describe, settled, verb
 from orchestrator.control.ports import Ports, Snapshot, ask_slurm, require_run, runs_now
+from orchestrator.control.waits import estimate, guesses_and_starts, why_it_waits
 from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Observation
 from orchestrator.core.recovery import rule_in_words
 from orchestrator.core.reliability import Setting, restarts, setting
-from orchestrator.errors import OrchError
+from orchestrator.core.waiting import Kind
+from orchestrator.errors import OrchError, SlurmUnreachable
 from orchestrator.model import JobSeen, Phase, Run
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
 from orchestrator.views.facts import Progress, Shown, how_to_go_on, state_word
 from orchestrator.views.interval import worked_out
 from orchestrator.views.status import Whole
+from orchestrator.views.waits import estimate_lines, waiting_lines
 
 Ask = Callable[[Ports], Snapshot]
 
@@ -79,12 +82,28 @@ def explain_run(ports: Ports, tag: str) -> list[str]:
     lines = [f"{tag} is {state}" + (f": {run.phase_reason}" if run.phase_reason else "")]
     if run.phase == Phase.HELD:
         lines.append(how_to_go_on(run))
+    waits = why_it_waits(ports, run, snapshot)
+    if waits is not None and (run.live is None or waits[0].kind is not Kind.BEHIND):
+        lines += waiting_lines(*waits, zone=None)
     rule = rule_in_words(run, run.spec.policy(ports.policy))
     lines += [rule] if rule else []
     lines += [f"would note: {describe(fact)}" for fact in facts]
     for action in do.decide(run, seen, run.spec.policy(ports.policy), ports.clock()):
         lines.append(f"nothing to do: {action.why}" if isinstance(action, do.Wait) else f"would {verb(action)}: {action.why}")
     return lines
+
+
+def explain_start(ports: Ports, tag: str) -> list[str]:
+    """When its next attempt may start, by Slurm's guesses. Raises Refused where none waits for its turn, SlurmError."""
+    run = require_run(ports.repository, tag)
+    snapshot = ask_slurm(ports)
+    if snapshot.silent is not None:
+        raise SlurmUnreachable(snapshot.silent, hint=snapshot.hint)
+    run, _, _ = _with_news(ports, run, snapshot)
+    waits = why_it_waits(ports, run, snapshot)
+    lines = waiting_lines(*waits, zone=None)[:1] if waits is not None else []
+    one = estimate(ports, run, snapshot)
+    return [*lines, *estimate_lines(one, guesses_and_starts(ports), ports.clock(), None)]
 
 
 def explain_interval(ports: Ports, tag: str) -> list[str]:

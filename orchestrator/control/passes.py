@@ -18,6 +18,7 @@ from orchestrator.control.forgotten import forgotten_jobs
 from orchestrator.control.observe import observe, with_offers
 from orchestrator.control.ports import Ports, Snapshot, ask_slurm, known_run, read_run, tags_with_runs
 from orchestrator.core import decide as do
+from orchestrator.core.changing import ChangeJob, TakeScript
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Observation
@@ -67,7 +68,7 @@ def settled(run: Run, now: float) -> bool:
     """Nothing can happen to this run until a person asks for something."""
     given_up = any(s.dropped_at is not None and now - s.dropped_at < STRAYS_FOR_S for s in run.submissions)
     asked = any(now - at < STRAYS_FOR_S for at in run.requests.values())
-    idle = run.live is None and not run.waiting and not run.unanswered
+    idle = run.live is None and not run.waiting and not run.unanswered and run.change is None
     return idle and not given_up and not asked and (run.over or run.phase == "held")
 
 
@@ -219,6 +220,10 @@ def verb(action: do.Action) -> str:
             return f"release job {job_id}"
         case do.Withdraw(job_id=job_id):
             return f"withdraw job {job_id}"
+        case ChangeJob(job_id=job_id):
+            return f"change job {job_id}"
+        case TakeScript():
+            return "take job.sh anew"
         case do.Repoint(job_id=job_id, dependency=text):
             return f"point job {job_id} to {text}"
         case do.WriteControl():

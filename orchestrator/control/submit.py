@@ -102,6 +102,20 @@ def known_already(ports: Ports, tag: str, *, again: bool) -> Run | None:
     return run if run is not None and _already(run, again) else None
 
 
+def refuse_otherwise(run: Run, spec: RunSpec, request: Request) -> None:
+    """Options that a run which is under way would not get: nothing of them may be dropped in silence. Raises Refused."""
+    tag, had, wanted = run.spec.tag, run.spec, spec.profile
+    anew = f"`orch cancel {tag}`, then `orch submit {tag} --again` with these options"
+    if request.memory is not None and wanted.memory_bytes != had.profile.memory_bytes:
+        raise Refused(f"{tag} is under way, and submitting it again changes nothing of it",
+                      hint=f"`orch update {tag} --memory {request.memory}`")
+    if request.profile is not None and wanted.name != had.profile.name:
+        raise Refused(f"{tag} is under way with profile {had.profile.name}, not {wanted.name}", hint=anew)
+    missing = [item for item in (*spec.after_tags, *spec.after_jobs) if item not in (*had.after_tags, *had.after_jobs)]
+    if request.after and missing:
+        raise Refused(f"{tag} is under way, and does not wait for {', '.join(missing)}", hint=anew)
+
+
 def preview(ports: Ports, spec: RunSpec) -> str:
     """The very script that the next attempt would get now (``--dry-run``), but for its submission id."""
     run_dir = folders.run_dir(ports.repository, spec.tag)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.core.changing import ChangeJob, TakeScript, changes
 from orchestrator.core.observation import Control, Observation
 from orchestrator.core.recovery import (
     STOOD_DOWN_AT_MOST,
@@ -96,13 +97,16 @@ class Wait:
     why: str
 
 
-Action = QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | Withdraw | WriteControl | Wait
+Action = QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | Withdraw | ChangeJob | TakeScript | WriteControl | Wait
 
 
 def decide(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     """The actions for this run. ``[Wait]`` when there is nothing to do."""
     if seen.silent is not None:
         return [Wait(why=f"Slurm does not answer ({seen.silent}); nothing is decided until it does")]
+    wanted = changes(run, seen)
+    if wanted:
+        return list(wanted)            # what is queued, released or withdrawn asks for what a person wants by then
     actions = [*_strays(run, seen, now), *_left_running(run, seen, now), *_control(run, seen, policy),
                *_BY_PHASE[run.phase](run, seen, policy, now)]
     return actions or [Wait(why=_rest(run, seen))]

@@ -19,10 +19,15 @@ journal is read.
     requeued     its job was put back into the queue and waits again
     dropped      a waiting submission is gone without having trained (stood down, cancelled, vanished)
     held, released, cancel, cancelled, finished, reopened    the run's phase
+    update       a person wants other memory, time or nice value, or job.sh as it is now   -> updated | unchanged
+    changed, script_taken    a waiting job asks for it, the run's copy of job.sh is that one
+    updated      the run asks for it from now on
+    unchanged    it does not: Slurm refused, or the run is over
     adjusted     the next attempts ask for more memory or a longer lead, because of an ending
     saves        the trainer cannot save (fail: true; a full disk), or can again
     interval     a checkpoint interval was chosen, with all that it was computed from: M from `platform`, which counts all
                  runs in node-hours, and `own`, this run in hours, each with its prior (older ones: one `prior` for the run)
+    estimated    a person was told when Slurm would start a waiting job; a guess that changes nothing
     note         a sentence for people; changes nothing
 """
 
@@ -35,6 +40,7 @@ from typing import Any
 from orchestrator.errors import JournalError
 from orchestrator.model import (
     Attempt,
+    Change,
     Ending,
     Phase,
     Profile,
@@ -145,6 +151,42 @@ def _adjusted(run: Run, event: Event) -> Changes:
     return {"spec": replace(run.spec, profile=profile), "adjusted_sequence": run.events}
 
 
+def _update(run: Run, event: Event) -> Changes:
+    """A wish that comes on top of one that has not come true yet adds to it."""
+    if run.over:
+        return {}
+    wanted = {key: event[key] for key in ("memory_bytes", "time_s", "nice", "script_sha256") if event.get(key) is not None}
+    taken = run.change is not None and run.change.script_taken and "script_sha256" not in wanted
+    return {"change": replace(run.change or Change(sequence=0), sequence=run.events, script_taken=taken, **wanted)}
+
+
+def _script_taken(run: Run, event: Event) -> Changes:
+    return {} if run.change is None else {"change": replace(run.change, script_taken=True)}
+
+
+def _changed(run: Run, event: Event) -> Changes:
+    return _with_submission(run, event["submission_id"], changed_sequence=run.events)
+
+
+def _updated(run: Run, event: Event) -> Changes:
+    wish = run.change
+    if wish is None:
+        return {}
+    had = run.spec.profile
+    profile = replace(had, memory_bytes=had.memory_bytes if wish.memory_bytes is None else wish.memory_bytes,
+                      time_s=had.time_s if wish.time_s is None else wish.time_s)
+    spec = replace(run.spec, profile=profile, nice=run.spec.nice if wish.nice is None else wish.nice,
+                   script_sha256=wish.script_sha256 or run.spec.script_sha256)
+    return {"spec": spec, "change": None}
+
+
+def _unchanged(run: Run, event: Event) -> Changes:
+    """What had been done of it stays: job.sh, if it was taken."""
+    wish = run.change
+    taken = wish.script_sha256 if wish is not None and wish.script_taken else None
+    return {"change": None, "spec": replace(run.spec, script_sha256=taken or run.spec.script_sha256)}
+
+
 def _asked(run: Run, event: Event) -> Changes:
     request = f"{event['kind']} {event['job_id']}"
     awaited = {request} if event.get("awaited") else set()  # older journals have no answers
@@ -228,7 +270,7 @@ def _reopened(run: Run, event: Event) -> Changes:
     if not run.over and run.phase != Phase.HELD:
         return {}
     spec = spec_from_event(event["spec"]) if "spec" in event else run.spec
-    return _phase({**event, "reason": ""}, Phase.ACTIVE, spec=spec, metrics={}, cancel_now=False, held_by="",
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, spec=spec, change=None, metrics={}, cancel_now=False, held_by="",
                   released_sequence=run.events)
 
 
@@ -245,6 +287,11 @@ _UPDATES: dict[str, Callable[[Run, Event], Changes]] = {
     "answered": _answered,
     "adjusted": _adjusted,
     "saves": _saves,
+    "update": _update,
+    "changed": _changed,
+    "script_taken": _script_taken,
+    "updated": _updated,
+    "unchanged": _unchanged,
     "interval": _interval,
     "paused": _pause(held=True),
     "resumed": _pause(held=False),

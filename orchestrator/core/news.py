@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.core.changing import done
 from orchestrator.core.endings import Evidence, Verdict, classify
 from orchestrator.core.observation import AttemptSeen, Observation
 from orchestrator.core.recovery import adjustment, decides, refused, why_hold
@@ -43,7 +44,7 @@ _RUN_AGAIN = "Slurm started its job anew, as it does when it has lost what it kn
 
 def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
     """The next round of facts, [] when the journal knows everything."""
-    for round_ in (_submissions, _starts, _endings, _requeued, _answers, _drops):
+    for round_ in (_submissions, _starts, _endings, _requeued, _answers, _drops, _changes):
         facts = list(round_(run, seen, now))
         if facts:
             return facts
@@ -179,6 +180,11 @@ def _answers(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
         kind, _, job_id = request.partition(" ")
         if job_id not in alive:
             yield {"event": "answered", "kind": kind, "job_id": job_id}
+
+
+def _changes(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
+    """What a person wanted of the run is so now."""
+    yield from done(run, seen)
 
 
 def _ended_at(record: AttemptSeen | None, job: object, now: float) -> float:

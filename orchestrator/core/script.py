@@ -85,7 +85,7 @@ def batch_script(
         ("signal", f"B:{profile.signal}@{round(profile.lead_s)}"),
         ("dependency", dependency(behind)),
         ("kill-on-invalid-dep", "no"),
-        ("nice", FIRST_ATTEMPT_NICE if nice else None),
+        ("nice", spec.nice if spec.nice is not None else FIRST_ATTEMPT_NICE if nice else None),
         ("exclude", ",".join(exclude) or None),
         ("begin", f"now+{round(delay_s)}" if delay_s >= 1 else None),
     ]

@@ -27,6 +27,7 @@ from orchestrator.slurm.fields import (
     UNIT,
     jobs_option,
     parse_cluster,
+    parse_estimate,
     parse_executions,
     parse_jobs,
     parse_nodes,
@@ -37,6 +38,7 @@ from orchestrator.slurm.fields import (
     queue_option,
 )
 from orchestrator.slurm.protocol import NodeOffer, Site
+from orchestrator.units import slurm_memory_mib, slurm_minutes
 
 # Words with which Slurm says that it could not be asked, as opposed to saying no.
 _SILENCE = (
@@ -136,6 +138,25 @@ class SlurmCommands:
     def release(self, job_id: str) -> None:
         self._change("scontrol", "release", job_id)
 
+    def change(self, job_id: str, *, memory_bytes: int | None = None, time_s: float | None = None,
+               nice: int | None = None) -> None:
+        """scontrol takes memory in MB and time in minutes."""
+        asked = {"MinMemoryNode": None if memory_bytes is None else slurm_memory_mib(memory_bytes),
+                 "TimeLimit": None if time_s is None else slurm_minutes(time_s), "Nice": nice}
+        words = [f"{key}={value}" for key, value in asked.items() if value is not None]
+        if words:
+            self._change("scontrol", "update", f"JobId={job_id}", *words)
+
+    def top(self, job_id: str) -> None:
+        self._change("scontrol", "top", job_id)
+
+    def estimate(self, script: str) -> float:
+        output, said = self._call("sbatch", "--test-only", given=script)
+        at = parse_estimate(f"{said}\n{output}")
+        if at is None:
+            raise SlurmUnreachable(f"sbatch --test-only names no start: {said[:200]!r}")
+        return at
+
     def _change(self, *command: str) -> None:
         """Change a waiting job. It may have started or ended since it was looked at: then there is nothing to change, and
         the next look finds out."""
@@ -151,13 +172,17 @@ class SlurmCommands:
 
     def _run(self, *command: str, environment: Mapping[str, str] | None = None) -> str:
         """stdout of a command; SlurmUnreachable without an answer, SubmissionRejected when Slurm says no."""
+        return self._call(*command, environment=environment)[0]
+
+    def _call(self, *command: str, environment: Mapping[str, str] | None = None, given: str = "") -> tuple[str, str]:
+        """stdout and stderr, the latter on one line, of a command that is given this text."""
         name = command[0]
         program = shutil.which(name) or shutil.which(name, path="/usr/bin:/usr/local/bin:/opt/slurm/bin")
         if program is None:
             raise SlurmUnreachable(f"{name} is not installed", hint=_INSTALL_HINT)
-        output, errors, code = self._wait_for(name, [program, *command[1:]], self._environment(environment))
+        output, errors, code = self._wait_for(name, [program, *command[1:]], self._environment(environment), given)
         if code == 0:
-            return output
+            return output, errors
         how = f"{name} was killed by signal {-code}" if code < 0 else f"{name} ended with {code}"
         message = errors or " ".join(output.split())[-300:] or how
         words = message.lower()
@@ -169,16 +194,16 @@ class SlurmCommands:
             raise SlurmUnreachable(message, hint=_INSTALL_HINT if nowhere else self.hint)
         raise SubmissionRejected(message)
 
-    def _wait_for(self, name: str, words: list[str], environment: dict[str, str]) -> tuple[str, str, int]:
+    def _wait_for(self, name: str, words: list[str], environment: dict[str, str], given: str) -> tuple[str, str, int]:
         """stdout, stderr on one line, exit code. Past its time the whole process group is killed; one that is stuck in the
         kernel is left to itself."""
         try:
-            process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            process = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        stderr=subprocess.PIPE, start_new_session=True)
         except OSError as error:
             raise SlurmUnreachable(f"{words[0]} cannot be started: {error.strerror}") from None
         try:
-            output, errors = process.communicate(timeout=self.timeout_s)
+            output, errors = process.communicate(given.encode(errors="surrogateescape"), timeout=self.timeout_s)
             return output.decode(errors="replace"), _one_line(errors), process.returncode
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
@@ -191,7 +216,7 @@ class SlurmCommands:
             told = f"{name} gave no answer within {self.timeout_s:g} s" + (f": {said}" if said else "")
             raise (NoRoom(told) if any(full in said.lower() for full in _FULL) else SlurmUnreachable(told)) from None
         finally:
-            for pipe in (process.stdout, process.stderr):
+            for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
 

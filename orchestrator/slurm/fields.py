@@ -143,6 +143,12 @@ def parse_submitted(stdout: str) -> tuple[str, str] | None:
     return None
 
 
+def parse_estimate(text: str) -> float | None:
+    """The start from ``sbatch --test-only``: ``Job 17 to start at 1796048430 using 1 processors on nodes n1 ...``."""
+    found = re.search(r"\bto start at (\d+)\b", text)
+    return float(found.group(1)) if found else None
+
+
 def parse_cluster(text: str) -> str:
     """ClusterName from ``scontrol show config``, "" where it says none."""
     found = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)

@@ -66,7 +66,12 @@ class Slurm(Protocol):
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         """sbatch with exactly this environment; the job id."""
 
-    # A job that has ended, or for the last three started, since it was looked at is no error: nothing is changed then.
+    def estimate(self, script: str) -> float:
+        """When Slurm guesses that this script's job would start if it were submitted now, in epoch seconds. Nothing is
+        submitted. Raises SubmissionRejected where it could not."""
+
+    # A job that has ended, or for all but cancel started, since it was looked at is no error: nothing is changed then (but
+    # the time limit of one that has just started).
 
     def cancel(self, job_id: str) -> None: ...
 
@@ -75,3 +80,10 @@ class Slurm(Protocol):
     def hold(self, job_id: str) -> None: ...
 
     def release(self, job_id: str) -> None: ...
+
+    def change(self, job_id: str, *, memory_bytes: int | None = None, time_s: float | None = None,
+               nice: int | None = None) -> None:
+        """What a waiting job asks for; None: as it is. A nice value lets a held job go."""
+
+    def top(self, job_id: str) -> None:
+        """Before all other waiting jobs of its user, where the site lets users do that."""

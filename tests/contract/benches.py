@@ -23,6 +23,9 @@ class Bench(Protocol):
 
     def wait(self, condition: Callable[[], bool], at_most_s: float = 40.0) -> None: ...
 
+    def asks_for(self, job_id: str) -> tuple[int, float, int]:
+        """Memory of a node in MiB, time limit in seconds, nice value."""
+
 
 class SleepingMachines:
     """Runs ``exec sleep N`` and ``exit N``, the last line of the contract's scripts."""
@@ -49,6 +52,10 @@ class Simulated:
         self._machines = machines
         self.slurm = machines.slurm = SimulatedSlurm(machines, now=1.7e9, **settings)
 
+    def asks_for(self, job_id: str) -> tuple[int, float, int]:
+        job = self.slurm.jobs_by_id[int(job_id)]
+        return job.memory_mib, job.time_s, job.nice
+
     def requeue(self, job_id: str) -> None:
         self.slurm.requeue(self.slurm.jobs_by_id[int(job_id)])
 
@@ -68,6 +75,11 @@ class Private:
         self.folder = folder
         self.slurm = SlurmCommands(conf=Path(cluster.environment["SLURM_CONF"]))
         self._cluster = cluster
+
+    def asks_for(self, job_id: str) -> tuple[int, float, int]:
+        told = self._cluster.job(int(job_id))
+        hours, minutes, seconds = map(int, told["TimeLimit"].split(":"))
+        return int(told["MinMemoryNode"].rstrip("M")), float((hours * 60 + minutes) * 60 + seconds), int(told["Nice"])
 
     def requeue(self, job_id: str) -> None:
         self._cluster.run("scontrol", "update", f"jobid={job_id}", "requeue=1")

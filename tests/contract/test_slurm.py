@@ -117,13 +117,61 @@ def test_a_dependency_can_be_changed_while_a_job_waits(bench: Any, sbatch: Sbatc
 
 
 def test_changing_what_has_started_or_ended_changes_nothing(bench: Any, sbatch: Sbatch, look: Look) -> None:
-    running, ended = sbatch("exec sleep 60"), sbatch("exit 0", job_name="ended")
+    running, ended = sbatch("exec sleep 60", mem="100M", time=5), sbatch("exit 0", job_name="ended")
     bench.wait(lambda: look(running).state == "RUNNING" and look(ended).state == "COMPLETED")
     for job_id, state in ((running, "RUNNING"), (ended, "COMPLETED")):
         bench.slurm.hold(job_id)
         bench.slurm.release(job_id)
         bench.slurm.set_dependency(job_id, "singleton")
+        bench.slurm.change(job_id, memory_bytes=50 << 20)
         assert look(job_id).state == state
+    assert bench.asks_for(running)[0] == 100
+
+
+def test_what_a_waiting_job_asks_for_can_be_changed(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    """It keeps its id and what it waits for; memory is rounded up to MB, time to minutes."""
+    first = sbatch("exec sleep 60", time=5)
+    job_id = sbatch("exec sleep 60", job_name="second", dependency=f"afterany:{first}", mem="100M", time=5)
+    assert bench.asks_for(job_id) == (100, 300.0, 0)
+    bench.slurm.change(job_id, memory_bytes=(64 << 20) - 1, time_s=130.0, nice=7)
+    assert bench.asks_for(job_id) == (64, 180.0, 7)
+    assert dependency_jobs(look(job_id).dependency) == {first}
+    bench.slurm.change(job_id, memory_bytes=80 << 20)
+    assert bench.asks_for(job_id) == (80, 180.0, 7)
+    bench.slurm.change(job_id)
+    assert bench.asks_for(job_id) == (80, 180.0, 7)
+    bench.slurm.change("999999", nice=1)
+
+
+def test_a_nice_value_lets_a_held_job_go(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    """Why orch gives one that it holds its nice value only when it is released."""
+    job_id = sbatch("exec sleep 60", begin="now+30", time=5)
+    bench.slurm.hold(job_id)
+    bench.slurm.change(job_id, time_s=120.0)
+    assert look(job_id).reason == "JobHeldUser"
+    bench.slurm.change(job_id, nice=5)
+    bench.wait(lambda: look(job_id).reason == "BeginTime")
+
+
+def test_the_top_of_what_waits(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    running = [sbatch("exec sleep 60", job_name=f"r{n}") for n in range(2)]
+    bench.wait(lambda: all(look(job).state == "RUNNING" for job in running))
+    first, second = (sbatch("exec sleep 60", job_name=name) for name in ("first", "second"))
+    bench.slurm.top(second)
+    bench.slurm.cancel(running[0])
+    bench.wait(lambda: look(second).state == "RUNNING")
+    assert look(first).state == "PENDING"
+
+
+def test_an_estimate_submits_nothing(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    script = "#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --time=1\n#SBATCH --dependency=singleton\nexec sleep 1\n"
+    running = [sbatch("exec sleep 60", job_name=f"r{n}", time=10) for n in range(2)]
+    bench.wait(lambda: all(look(job).state == "RUNNING" for job in running))
+    began = min(look(job).start_at for job in running)
+    assert began + 590 <= bench.slurm.estimate(script) <= began + 1300, "about when the limit of one of them strikes"
+    assert {job.job_id for job in bench.slurm.queue()} == set(running)
+    with pytest.raises(SubmissionRejected, match="partition"):
+        bench.slurm.estimate(script.replace("--time=1", "--time=1 --partition=nosuch"))
 
 
 def test_begin_delays_a_job(bench: Any, sbatch: Sbatch, look: Look) -> None:

@@ -20,6 +20,7 @@ from orchestrator.control import requests
 from orchestrator.control.passes import PassReport, pass_over_all
 from orchestrator.control.ports import Ports
 from orchestrator.control.submit import submit
+from orchestrator.control.update import Wish, update
 from orchestrator.core.gate import Leave
 from orchestrator.errors import OrchError, Refused, RunLocked, SlurmError
 from orchestrator.model import Phase, Policy, Profile, RunSpec
@@ -114,6 +115,9 @@ class Campaign:
                     requests.release(ports, tag)
                 case "cancel" | "cancel-now":
                     requests.cancel(ports, tag, now=what == "cancel-now")
+                case "update-7m" | "update-9m":
+                    minutes = what.removeprefix("update-")
+                    update(ports, tag, Wish(time=minutes, memory="2G" if minutes == "9m" else "1G", nice=int(minutes[0])))
                 case _:
                     self.world.truths.of(tag).scripts.add(self._job_script(tag).read_text())
                     self._refused_without_again(ports, tag)

@@ -98,13 +98,19 @@ class Line:
     def release(self, job_id: str) -> None:
         self._change("release", job_id)
 
-    def _change(self, what: str, *given: str) -> None:
+    def change(self, job_id: str, **wanted: Any) -> None:
+        self._change("change", job_id, **wanted)
+
+    def top(self, job_id: str) -> None:
+        self._change("top", job_id)
+
+    def _change(self, what: str, *given: str, **wanted: Any) -> None:
         """Of a Slurm that fell silent after its squeue, every second one did what it was told all the same."""
         world, slurm = self._world, self._world.slurm
         world.instant()
         world.truths.requested(what, given[0])
         if not self._silent() or (self._mute and not world.outage and world.seed % 2):
-            (slurm.set_dependency if what == "repoint" else getattr(slurm, what))(*given)
+            (slurm.set_dependency if what == "repoint" else getattr(slurm, what))(*given, **wanted)
         if self._silent():
             raise SlurmUnreachable(f"{what} {NO_REPLY}")
 

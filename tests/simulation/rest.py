@@ -41,6 +41,7 @@ def settle(campaign: Campaign) -> None:
     else:
         raise Broken("not at rest after faults have stopped: " + "; ".join(_where(campaign)))
     _compare(campaign)
+    _ask_as_wanted(campaign)
 
 
 def _runs(campaign: Campaign) -> dict[str, Run]:
@@ -63,6 +64,23 @@ def _at_rest(campaign: Campaign) -> bool:
     over = [job for job in world.slurm.jobs_by_id.values() if not job.ended and any(
         job.name.startswith(f"{tag}@") and run.over for tag, run in runs.items())]
     return len(resting) == len(runs) and not jobs and not over
+
+
+def _ask_as_wanted(campaign: Campaign) -> None:
+    """What a person changed has come to every job that waits for it. One that was taken back from Slurm was submitted before
+    anybody can know what."""
+    jobs = campaign.world.slurm.jobs_by_id
+    for tag, run in _runs(campaign).items():
+        if run.change is not None:
+            raise Broken(f"{tag}: what was asked for is neither done nor refused: {run.change}")
+        events, _ = read_journal(folders.run_dir(campaign.world.repository, tag))
+        adopted = {event["submission_id"] for event in events if event["event"] == "queueing" and event.get("adopted")}
+        for submission in run.waiting:
+            job = jobs.get(int(submission.job_id or 0))
+            if job is None or job.state != "PENDING" or submission.id in adopted or run.over:
+                continue
+            if job.time_s != run.spec.profile.time_s:
+                raise Broken(f"{tag}: job {job.job_id} asks for {job.time_s:g} s, its run for {run.spec.profile.time_s:g} s")
 
 
 def _where(campaign: Campaign) -> list[str]:

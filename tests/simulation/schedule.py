@@ -83,7 +83,8 @@ def _draw_step(chance: random.Random, tags: list[str], *, nested: bool = False) 
         case "pass":
             return "pass", chance.choice("AB"), _faults(chance, 0.4, within)
         case "cli":
-            what = chance.choice(("hold", "release", "release", "cancel", "cancel-now", "submit", "submit"))
+            what = chance.choice(("hold", "release", "release", "cancel", "cancel-now", "submit", "submit",
+                                  "update-7m", "update-9m"))
             return "cli", what, chance.choice(tags), _faults(chance, 0.3, within)
         case "node":
             return "node", chance.choice(("n1", "n2")), chance.random() < 0.5

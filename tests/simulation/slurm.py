@@ -39,6 +39,7 @@ class Job:
     dependency: list[str] = field(default_factory=list)
     begin_at: float = 0.0
     nice: int = 0
+    memory_mib: int = 0
     time_s: float = NEVER
     gres: str = ""
     held: bool = False
@@ -153,14 +154,38 @@ class SimulatedSlurm:
             job.held = False
             self.tick(self.now)
 
+    def change(self, job_id: str, *, memory_bytes: int | None = None, time_s: float | None = None,
+               nice: int | None = None) -> None:
+        job = self._find(job_id)
+        if job is None or job.ended:
+            return
+        if time_s is not None:
+            job.time_s = -(-time_s // 60) * 60         # also of one that runs, unlike the others
+        if job.state != "PENDING":
+            return
+        job.memory_mib = job.memory_mib if memory_bytes is None else -(-memory_bytes // 2**20)
+        if nice is not None:
+            job.nice, job.held = nice, False
+        self.tick(self.now)
+
+    def top(self, job_id: str) -> None:
+        job = self._find(job_id)
+        waiting = [other for other in self.jobs_by_id.values() if other.state == "PENDING"]
+        if job in waiting:
+            job.nice = min(other.nice for other in waiting) - 1
+
+    def estimate(self, script: str) -> float:
+        options = read_options(script)
+        self._check(options)
+        ends = sorted(job.start_at + job.time_s for job in self.jobs_by_id.values() if job.in_allocation and job.start_at)
+        return max(self.now if self._free_node() is not None else ends[0], self._begin_at(options.get("begin", "")))
+
     # --- submission -----------------------------------------------------------------------------------------------------
 
     def accept(self, text: str, environment: Mapping[str, str], *, doubled: bool = False) -> str:
         """What sbatch does with a script's text. Raises SubmissionRejected in Slurm's own words."""
         options = read_options(text)
-        partition = options.get("partition", self._partition)
-        if partition != self._partition:
-            raise SubmissionRejected(f"sbatch: error: invalid partition specified: {partition}")
+        self._check(options)
         self._last_id += 1
         minutes = options.get("time")
         job = Job(
@@ -168,12 +193,18 @@ class SimulatedSlurm:
             environment=dict(environment), submitted_at=self.now, output=options.get("output", ""),
             dependency=self._known(options.get("dependency", "")), begin_at=self._begin_at(options.get("begin", "")),
             nice=int(options.get("nice", 0)), time_s=float(minutes) * 60 if minutes else NEVER,
-            gres=options.get("gres", ""), held="hold" in options, doubled=doubled)
+            gres=options.get("gres", ""), memory_mib=int(options.get("mem", "0").rstrip("M")), held="hold" in options,
+            doubled=doubled)
         self.jobs_by_id[job.job_id] = job
         if not doubled:
             self.accepted.append((job.job_id, job.comment))
         self.tick(self.now)
         return str(job.job_id)
+
+    def _check(self, options: Mapping[str, str]) -> None:
+        partition = options.get("partition", self._partition)
+        if partition != self._partition:
+            raise SubmissionRejected(f"sbatch: error: invalid partition specified: {partition}")
 
     def _begin_at(self, text: str) -> float:
         match = re.fullmatch(r"now\+(\d+)", text)

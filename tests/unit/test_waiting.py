@@ -83,7 +83,7 @@ def test_limits_are_read_from_their_parts(reason: str, sentence: str) -> None:
     assert why(Evidence(reason=reason)).sentence == sentence
 
 
-# --- more evidence -----------------------------------------------------------------------------------------------------------
+# --- more evidence --------------------------------------------------------------------------------------------------------
 
 
 def told(reason: str, **more: Any) -> tuple[Kind, str, str]:
@@ -188,10 +188,11 @@ def test_the_evidence_of_one_squeue() -> None:
     assert evidence_of(run, first, {}) is None
 
 
-# --- who is ahead --------------------------------------------------------------------------------------------------------------
+# --- who is ahead ---------------------------------------------------------------------------------------------------------
 
 
-def waiting(job_id: str, priority: int, reason: str = "Priority", partition: str = "gpu", state: str = "PENDING") -> QueuedJob:
+def waiting(
+        job_id: str, priority: int, reason: str = "Priority", partition: str = "gpu", state: str = "PENDING") -> QueuedJob:
     return QueuedJob(job_id=job_id, user="anna", partition=partition, state=state, priority=priority, reason=reason)
 
 
