@@ -14,6 +14,7 @@ from orchestrator.core.observation import AttemptSeen, Observation
 from orchestrator.core.recovery import adjustment, decides, refused, why_hold
 from orchestrator.core.reliability import setting, worth_changing
 from orchestrator.core.script import parse_comment
+from orchestrator.core.waiting import Kind, look_up
 from orchestrator.model import (
     ENDED_STATES,
     Attempt,
@@ -270,11 +271,17 @@ def _never_started(run: Run, submission: Submission, job: JobSeen) -> Iterator[F
     elif job.state in ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED"):
         yield {"event": "dropped", "submission_id": submission.id, "why": "ended", "reason": f"Slurm: {job.state}"}
     else:
-        told = ": ".join(filter(None, [job.state, exit_code_words(job.exit_code)]))
+        told = ": ".join(filter(None, [job.state, exit_code_words(job.exit_code) or _ended_by(job)]))
         why = f"job {job.job_id} ended ({told}) before its supervisor could report; see its out.log"
         yield {"event": "dropped", "submission_id": submission.id, "why": "setup-failure", "reason": why}
         if run.phase == Phase.ACTIVE:
             yield {"event": "held", "by": "orch", "reason": f"setup-failure: {why}"}
+
+
+def _ended_by(job: JobSeen) -> str:
+    """Slurm's reason for an ending, where its exit code says nothing."""
+    found = look_up(job.reason)
+    return found[0].sentence if found is not None and found[0].kind is Kind.ENDED else ""
 
 
 # --- what it means for the run ------------------------------------------------------------------------------------------

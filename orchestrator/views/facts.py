@@ -115,7 +115,8 @@ def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Prog
         "metrics": run.metrics,
         "jobs": [
             {"job_id": s.job_id, "attempt": s.number, "state": jobs[s.id].state if jobs and s.id in jobs else None,
-             "why": jobs[s.id].reason if jobs and s.id in jobs else None, "behind": s.dependency}
+             "why": jobs[s.id].reason if jobs and s.id in jobs else None,
+             "waits": job_in_words(run, s, jobs) if jobs and s.id in jobs else None, "behind": s.dependency}
             for s in run.waiting],
         "attempts": [_attempt_as_json(attempt) for attempt in run.attempts],
     }

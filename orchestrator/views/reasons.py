@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.core.waiting import Evidence, Why, evidence_of, look_up, why
+from orchestrator.core.waiting import Evidence, Kind, Why, evidence_of, look_up, why
 from orchestrator.model import JobSeen, Run, Submission
 from orchestrator.views.text import one_line
 
@@ -22,8 +22,9 @@ def job_in_words(run: Run, submission: Submission, jobs: Mapping[str, JobSeen]) 
 
 
 def why_in_words(told: Why, evidence: Evidence) -> str:
-    """The sentence, with the reason that it was made from."""
-    return _with_reason(told.sentence, evidence.reason)
+    """The sentence, with the reason that it was made from; whether it can never start is said first."""
+    never = told.kind is Kind.NEVER and not told.sentence.startswith("can never")
+    return ("will never start like this: " if never else "") + _with_reason(told.sentence, evidence.reason)
 
 
 def _with_reason(sentence: str, reason: str) -> str:

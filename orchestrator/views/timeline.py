@@ -155,6 +155,7 @@ _JOURNAL: dict[str, Callable[[Run, Event], Iterator[Moment]]] = {
     "submit": _said("submitted"), "reopened": _said("opened again"), "rejected": _said("Slurm refused a job of it", "bad"),
     "lost": _said("a submission never reached Slurm", "warn"), "held": _said("held", "bad"), "released": _said("released"),
     "cancel": _said("cancel was asked for", "warn"), "cancelled": _said("cancelled"), "adjusted": _said("adjusted", "warn"),
+    "updated": _said("changed by hand"), "unchanged": _said("not changed", "bad"),
     "started": _started, "ended": _ended, "dropped": _dropped, "interval": _interval, "saves": _saves,
     "finished": _finished, "note": _note}
 

@@ -14,8 +14,7 @@ from orchestrator.views.text import day_and_time, one_line
 
 def waiting_lines(told: Why, seen: Evidence, zone: tzinfo | None) -> list[str]:
     """The sentence, Slurm's plan and what helps."""
-    never = told.kind is Kind.NEVER and not told.sentence.startswith("can never")
-    lines = [f"job {seen.job_id}: {'will never start like this: ' if never else ''}{why_in_words(told, seen)}"]
+    lines = [f"job {seen.job_id}: {why_in_words(told, seen)}"]
     if seen.not_before is not None and told.kind in (Kind.TURN, Kind.LATER, Kind.SITE, Kind.LIMIT, Kind.PASSING):
         at = day_and_time(seen.not_before, zone)
         lines.append(f"Slurm will not start it before {at}" if seen.reason.startswith("BeginTime")
