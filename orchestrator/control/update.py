@@ -64,15 +64,22 @@ def update(ports: Ports, tag: str, wish: Wish) -> Updated:
             ("script_sha256", wanted.script_sha256)) if value is not None}, reason=in_words(wanted))
         began = run.events
         snapshot = ask_slurm(ports)
-        after = reconcile(ports, tag, snapshot, locked, lambda line: None)
+        try:
+            after = reconcile(ports, tag, snapshot, locked, lambda line: None)
+        except SlurmUnreachable as error:
+            raise _recorded(tag, f"Slurm did not answer: {error.message}") from error
     assert after is not None
     if after.change is not None:
-        why = f"Slurm does not answer: {snapshot.silent}" if snapshot.silent else "Slurm does not show its job yet"
-        raise SlurmUnreachable(f"{tag}: recorded, and {why}", hint="`orch daemon` or `orch tick` does the rest")
+        raise _recorded(tag, f"Slurm does not answer: {snapshot.silent}" if snapshot.silent
+                        else "Slurm does not show its job yet")
     if _differing(after, wanted) is not None:      # job.sh was edited in that very moment, or the run ended
         raise Refused(f"{tag}: not changed; `orch status {tag}` says what happened", hint="try again")
     changed = tuple(s.job_id for s in after.waiting if s.changed_sequence >= began and s.job_id is not None)
     return Updated(run=after, words=in_words(wanted), jobs=changed)
+
+
+def _recorded(tag: str, why: str) -> SlurmUnreachable:
+    return SlurmUnreachable(f"{tag}: recorded, and {why}", hint="`orch daemon` or `orch tick` does the rest")
 
 
 def top(ports: Ports, tag: str) -> str:

@@ -125,3 +125,23 @@ def test_an_administrators_scancel_ends_the_attempt_as_cancelled_and_holds_the_r
     assert repository.endings("waits") == [None], "the live attempt goes on"
     repository.orch("cancel", "waits", "--now")
     repository.until(lambda: not repository.slurm.run("squeue", "--noheader").strip(), "the queue to be empty")
+
+
+def test_what_the_site_lets_no_user_do_is_said_in_its_words(repository: UsersRepository) -> None:
+    repository.orch("submit", "waits")
+    repository.until(lambda: trained(repository, "waits"), "waits to train")
+    job_id = successor_of(repository, "waits")
+    refused = repository.orch("top", "waits", code=6)
+    assert "permission denied" in refused and "enable_user_top" in refused
+    assert "permission denied" in repository.orch("update", "waits", "--nice", "-5", "--time", "8m", code=6)
+    assert repository.slurm.job(int(job_id))["TimeLimit"] == "00:10:00"
+    spec = (repository.folder / "runs" / "waits" / "attempts" / "0002" / "spec.json").read_text()
+    assert '"time_limit_s": 600.0' in spec, "its supervisor is told what holds"
+    assert [event["event"] for event in repository.journal("waits")][-1] == "unchanged"
+    assert "not changed" in repository.orch("status", "waits")
+    repository.orch("update", "waits", "--nice", "5", "--time", "8m")
+    assert repository.slurm.job(int(job_id))["TimeLimit"] == "00:08:00"
+    repository.slurm.run("scontrol", "hold", job_id)
+    repository.until(lambda: "held in Slurm by an administrator" in repository.orch("explain", "waits"), "an explanation")
+    repository.orch("cancel", "waits", "--now")
+    repository.until(lambda: not repository.slurm.run("squeue", "--noheader").strip(), "the queue to be empty")
