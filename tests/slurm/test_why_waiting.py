@@ -30,15 +30,17 @@ def slurm(make_slurm_cluster: Callable[..., Any]) -> Any:
 def empty(slurm: Any) -> Iterator[None]:
     """Nothing of one test is left for the next."""
     yield
-    slurm.run("scancel", "--user=root", "--full") if slurm.run("squeue", "--noheader").strip() else None
+    if slurm.run("squeue", "--noheader").strip():
+        slurm.run("scancel", "--user=root")
     for partition in ("main", "tiny"):
         slurm.run("scontrol", "update", f"PartitionName={partition}", "State=UP")
     slurm.wait_until(lambda: not slurm.run("squeue", "--noheader").strip(), 30, "an empty queue")
     for name in ("maint", "ours"):
         if f"ReservationName={name} " in slurm.run("scontrol", "--oneliner", "show", "reservation"):
             slurm.run("scontrol", "delete", f"ReservationName={name}")
-    if "drain" in slurm.run("sinfo", "--noheader", "--format=%T"):
-        slurm.run("scontrol", "update", "NodeName=n1,n2", "State=RESUME")
+    for node in ("n1", "n2"):
+        if "drain" in slurm.run("sinfo", "--noheader", f"--nodes={node}", "--format=%T"):
+            slurm.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
 
 def look(slurm: Any, job_id: int) -> JobSeen:
