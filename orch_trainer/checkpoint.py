@@ -60,7 +60,7 @@ class Checkpoints:
     def publish(self, step: int, folder: Path, names: Iterable[str], saved_at: float, *, ranks: int = 1) -> Checkpoint:
         """Make the temp folder the complete checkpoint of this step. Raises Fenced or OSError; nothing is published then."""
         final = self.parent / "step-{:08d}".format(step)
-        sizes = _sizes(folder, names)
+        sizes = _sizes(folder, names, may_be_gone=ranks > 1)
         remove_notes(self.files, folder, range(1, ranks))
         self._mark(folder, step, sizes, saved_at)
         with self._fence.held():
@@ -97,10 +97,11 @@ class Checkpoints:
                 self._set_aside(folder)
 
     def clear(self) -> None:
-        """Remove all complete checkpoints of this folder; for local copies of which the shared level has something newer."""
+        """Remove whatever lies in this folder; for local copies of which the shared level has something newer."""
         with self._fence.held():
-            for one in complete_checkpoints(self.parent):
-                self._set_aside(one.path)
+            for folder in self.parent.iterdir():
+                if not folder.name.startswith(REMOVED):
+                    self._set_aside(folder)
         self.empty(self.set_aside())
 
     def sweep(self) -> None:
@@ -147,8 +148,16 @@ class Checkpoints:
         return int(pid) == os.getpid() or not Path("/proc", pid).exists()
 
 
-def _sizes(folder: Path, names: Iterable[str]) -> dict[str, int]:
-    return {name: size_by_name(folder / name) for name in sorted(set(names))}
+def _sizes(folder: Path, names: Iterable[str], *, may_be_gone: bool = False) -> dict[str, int]:
+    """`may_be_gone`: a rank has seen another's file under a name that it bore only while it was written. All are done now."""
+    sizes = {}
+    for name in sorted(set(names)):
+        try:
+            sizes[name] = size_by_name(folder / name)
+        except FileNotFoundError:
+            if not may_be_gone:
+                raise
+    return sizes
 
 
 def _changed_at(folder: Path) -> float:

@@ -66,12 +66,16 @@ class Files:
 
 
 def sync_tree(files: Files, folder: Path) -> list[str]:
-    """fsync all files and folders below and including `folder`; the files' relative paths."""
+    """fsync all files and folders below and including `folder`; the files' relative paths. Other ranks may still be writing:
+    a file of theirs that gets its final name meanwhile is left to them."""
     found: list[str] = []
     for root, _, names in os.walk(str(folder), topdown=False, onerror=_raise):
         for name in names:
             path = Path(root, name)
-            files.sync(path)
+            try:
+                files.sync(path)
+            except FileNotFoundError:
+                continue
             found.append(path.relative_to(folder).as_posix())
         files.sync(Path(root))
     return found

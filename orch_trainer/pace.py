@@ -32,6 +32,7 @@ class Pace:
         self._began = {SHARED: now, LOCAL: now}         # of the last save to this level or a better one, or of training
         self._written_at = 0.0                          # wall time at which the save in the background is likely to be usable
         self._warn_at = 0.0
+        self._lead_told = False
         self._request = 0                               # the newest save request, and the newest one answered
         self._answered: int | None = None
         self._last_saves = 0                            # begun after the notice
@@ -79,6 +80,14 @@ class Pace:
     def is_stuck(self, written_s: float) -> bool:
         """Whether a write in the background has lasted too long to be merely slow."""
         return written_s >= max(STUCK_AFTER_S, STUCK_TIMES * max(self._cost_s.values(), default=0.0))
+
+    def lead_short_of_s(self, lead_s: float | None) -> float | None:
+        """What the last save would need between notice and limit, where that is more than there is; once."""
+        needed_s = SAFETY * self._cost_s.get(SHARED, 0.0)
+        if lead_s is None or needed_s <= lead_s or self._lead_told:
+            return None
+        self._lead_told = True
+        return needed_s
 
     def save_begun(self, now: float, level: int = SHARED) -> None:
         self._began[LOCAL] = now

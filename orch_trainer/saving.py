@@ -79,6 +79,7 @@ class Surroundings(NamedTuple):
     before_last: Callable[[], None]                     # the notice's line before its save's
     leave_fenced: Callable[[int], NoReturn]
     threads: bool
+    lead_s: float | None                                # between notice and time limit
 
 
 class Saver:
@@ -201,6 +202,11 @@ class Saver:
             return
         around.pace.save_done(save.step, save.durable - save.began if background else stall_s, save.level)
         self._say_saved(save, stall_s, background, slowdown)
+        needed_s = around.pace.lead_short_of_s(around.lead_s)
+        if needed_s is not None:
+            text = "WARNING: the last save before the time limit needs {:.0f} s and `lead` is {:g} s: raise it".format(
+                needed_s, around.lead_s or 0.0)
+            around.tell.put("lead_short", text, needed_s=needed_s, lead_s=around.lead_s)
         if around.team.leads:
             self._tidy(around.levels[save.level], save.step)
 

@@ -27,6 +27,7 @@ class Settings(NamedTuple):
     deadline: float | None          # epoch seconds
     signals: tuple[signal.Signals, ...]
     keep: int                       # complete checkpoints
+    lead_s: float | None = None     # between the notice and the time limit
     local_dir: Path | None = None   # this run's folder on a disk or in the memory of this node: the first of two levels
     local_interval_s: float | None = None
 
@@ -60,6 +61,7 @@ def read_settings(
         deadline=float(environ["ORCH_DEADLINE"]) if environ.get("ORCH_DEADLINE") else None,
         signals=_signals(environ),
         keep=kept,
+        lead_s=float(environ["ORCH_LEAD_S"]) if environ.get("ORCH_LEAD_S") else None,
         local_dir=Path(environ["ORCH_LOCAL_DIR"]) if environ.get("ORCH_LOCAL_DIR") else None,
         local_interval_s=float(environ.get("ORCH_LOCAL_INTERVAL_S") or LOCAL_INTERVAL_S_DEFAULT),
     )

@@ -337,7 +337,8 @@ class Training:
         return Saver(Surroundings(
             levels=tuple(levels), fence=self._fence, team=self._team, rounds=self._rounds, pace=self._pace, gauge=self._gauge,
             tell=self._tell, lines=self._lines, clock=self._clock, doing=partial(self._doing, SAVING),
-            before_last=self._watch.poll, leave_fenced=self._leave_fenced, threads=self._background))
+            before_last=self._watch.poll, leave_fenced=self._leave_fenced, threads=self._background,
+            lead_s=settings.lead_s))
 
     def _new_teller(self) -> Teller:
         return Teller(self._lines, self._clock, self._memory, self._total_steps)

@@ -260,6 +260,10 @@ def describe(event: journal.Event) -> str:
             return _refusal(event)
         case "interval":
             unchanged = " still" if event.get("kept") else ""
-            return f"interval: a checkpoint every {format_duration(event['interval_s'])}{unchanged}"
+            local_s = event.get("local_interval_s")
+            local = f", to the node every {format_duration(local_s)}" if local_s is not None else ""
+            return f"interval: a checkpoint every {format_duration(event['interval_s'])}{local}{unchanged}"
+        case "saves":
+            return f"cannot save: {event.get('reason', '')}" if event.get("fail") else "saves again"
         case other:
             return str(other) + (f": {event['reason']}" if event.get("reason") else "")

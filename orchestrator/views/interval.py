@@ -28,6 +28,10 @@ def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | Non
     steps = f" = {in_force_s / measured.step_s.median:,.0f} steps" if in_force_s and measured.step_s else ""
     if in_force_s is not None:
         lines.append(f"checkpoint every {format_duration(in_force_s)}{steps}; {_bound(setting)}")
+    if setting.levels is not None:
+        local, elsewhere = setting.levels.local, setting.levels.elsewhere
+        lines.append(f"to the node every {format_duration(local.interval_s)} ({local.bound}); {percent(elsewhere)} of the "
+                     "interruptions are taken to need the shared one")
     if setting.waste is not None:
         lines.append(f"expected waste {percent(setting.waste.total)}: stalls {percent(setting.waste.stall)}, rework "
                      f"{percent(setting.waste.rework)}, not yet durable {percent(setting.waste.not_yet_durable)}, restarts "
@@ -65,7 +69,8 @@ def percent(share: float) -> str:
 
 
 def measured_lines(measured: Measured, restarts: Restarts) -> list[str]:
-    parts = [("C", measured.stall_s), ("first save", measured.first_stall_s), ("write", measured.write_s),
+    parts = [("C", measured.stall_s), ("to the node", measured.local_stall_s),
+             ("first save", measured.first_stall_s), ("write", measured.write_s),
              ("durable", measured.durable_s), ("step", measured.step_s), ("R", restarts.whole_s),
              ("of it queue", restarts.queue_s), ("start-up", restarts.start_s), ("load", restarts.load_s)]
     words = [f"{name} {_seconds(value)}" for name, value in parts if value is not None]

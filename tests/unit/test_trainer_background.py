@@ -15,7 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 from orch_trainer import Training
+from orch_trainer.checkpoint import Checkpoints
 from orch_trainer.complete import complete_checkpoints, damage
+from orch_trainer.fence import Fence
+from orch_trainer.files import Files
 from orch_trainer.slowdown import Gauge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -253,6 +256,19 @@ def test_two_ranks_write_in_the_background(run):
     marker = json.loads((run.checkpoints / "step-00000001" / "COMPLETE").read_text())
     assert marker["files"] == {"shard0": 1, "shard1": 2}
     assert sorted(os.listdir(run.checkpoints / "step-00000001")) == ["COMPLETE", "shard0", "shard1"]
+
+
+def test_a_file_of_another_rank_that_got_its_final_name_meanwhile_is_no_loss(tmp_path):
+    it = Checkpoints(tmp_path, Fence(None, 1), attempt=1, keep=1, files=Files())
+    folder = it.temporary(1, os.getpid())
+    it.begin(folder)
+    write(folder)
+    made = it.publish(1, folder, ["state", ".metadata.tmp"], 1.0, ranks=2)
+    assert made.size_bytes == 1
+    it.begin(folder)
+    write(folder)
+    with pytest.raises(FileNotFoundError):
+        it.publish(2, folder, ["state", "lost"], 1.0)
 
 
 def test_a_full_disk_at_another_rank_costs_the_checkpoint_alone(run):

@@ -153,6 +153,16 @@ def test_the_last_save_goes_to_the_local_level_where_time_is_too_short_for_the_s
     assert not it.save_due(120, wall=1049.0)
 
 
+@pytest.mark.parametrize(("lead_s", "told"), [(None, None), (60.0, None), (50.0, None), (49.0, 50.0)])
+def test_a_lead_too_short_for_a_save_is_told_once(lead_s, told):
+    it = pace()
+    assert it.lead_short_of_s(lead_s) is None
+    it.save_begun(100)
+    it.save_done(1, cost_s=40.0)
+    assert it.lead_short_of_s(lead_s) == told
+    assert it.lead_short_of_s(lead_s) is None
+
+
 def test_the_first_reason_to_stop_stays():
     it = pace()
     it.stop("cancel")

@@ -98,6 +98,7 @@ def test_the_last_save_goes_to_the_shared_folder_and_what_lies_on_the_node_is_re
 def test_a_finished_run_leaves_nothing_on_the_node(run: SimpleNamespace) -> None:
     with run.training() as training:
         train(run, training, range(1, 16))
+        (run.local / ".damaged-step-00000003-6-1-0").mkdir()
         training.finish()
     assert os.listdir(run.local) == []
 
