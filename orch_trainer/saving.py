@@ -30,6 +30,8 @@ from orch_trainer.save import FAILED, FENCED, FINE, Save
 from orch_trainer.slowdown import Gauge
 from orch_trainer.telling import Teller, in_words
 
+WORTH_SAYING = 0.01                 # of the steps' time; below it is noise
+
 
 class Saving:
     """One save: a context manager whose value is the folder to write into."""
@@ -168,7 +170,7 @@ class Saver:
     def _go_on(self, save: Save, rest: Any, stall_s: float) -> None:
         around = self._around
         around.gauge.write_begun()
-        around.pace.write_begun(around.clock.monotonic(), around.clock.time(), save.level)
+        around.pace.write_begun(around.clock.monotonic(), around.clock.time(), save.step, save.level)
         # no daemon: the interpreter waits for it, should the training block not have done so
         self._writer = threading.Thread(target=self._write, args=(save, rest, stall_s), name="orch-save", daemon=False)
         self._writer.start()
@@ -216,7 +218,7 @@ class Saver:
             return
         durable_s = save.durable - save.began
         times = "{:.2f} s".format(stall_s) + ("" if not background else ", usable after {:.2f} s".format(durable_s)) + (
-            "" if slowdown is None else ", steps {:+.0f}% slower meanwhile".format(100 * slowdown))
+            "" if slowdown is None or slowdown < WORTH_SAYING else ", steps {:.0f}% slower meanwhile".format(100 * slowdown))
         more = {"level": "local"} if save.level == LOCAL else {}
         around.tell.write(
             "saved", "saved step {}  {:.1f} MB  {}{}".format(save.step, checkpoint.size_bytes / 1e6, times,

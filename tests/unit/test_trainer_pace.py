@@ -89,7 +89,7 @@ def test_two_failed_last_saves_are_enough():
 def test_a_due_save_waits_for_the_one_being_written_and_says_so_each_time_the_wait_has_doubled():
     it = pace()
     it.save_begun(130)
-    it.write_begun(131, wall=0)
+    it.write_begun(131, wall=0, step=10)
     it.request_save(1)
     it.request_save(2)
     assert it.overdue_s(140) == 10                      # asked for
@@ -109,10 +109,21 @@ def test_after_the_notice_there_must_be_time_for_the_write_under_way_too(deadlin
     it.save_begun(100)
     it.save_done(1, cost_s=100)
     it.save_begun(200)
-    it.write_begun(240, wall=1000)                      # 40 s of its 100 are over
+    it.write_begun(240, wall=1000, step=2)                      # 40 s of its 100 are over
     it.step = 9
     it.stop("limit")
     assert it.save_due(240, wall=1000) is saves
+
+
+def test_the_state_that_is_being_written_at_the_notice_is_not_saved_again():
+    it = pace()
+    it.save_begun(130)
+    it.write_begun(131, wall=0, step=10)
+    it.step = 10
+    it.stop("limit")
+    assert (it.save_due(132, wall=0), it.stop_due(wall=0)) == (False, True)
+    it.step = 11
+    assert (it.save_due(132, wall=0), it.stop_due(wall=0)) == (True, False)
 
 
 @pytest.mark.parametrize(("now", "requested", "level"), [(129, False, LOCAL), (199, False, LOCAL), (200, False, SHARED),
