@@ -13,8 +13,8 @@ from orchestrator.core.measures import Measured
 from orchestrator.model import INTERRUPTIONS, Policy, Run
 from orchestrator.planner.interval import Choice, Waste, choose_interval, expected_waste
 
-# Until a local save has been measured.
-FIRST_LOCAL_S = 60.0
+# Until a local save has been measured; and never as seldom as a shared one, or it would not come to be measured.
+FIRST_LOCAL_S, FIRST_SHARE = 60.0, 0.25
 RESOLUTION_S = 0.001
 _PRIOR_ELSEWHERE, _PRIOR = 1.0, 2.0
 
@@ -50,7 +50,7 @@ def levels(
         fixed_s = policy.checkpoint_local_interval_s
         local = Choice(interval_s=fixed_s, optimum_s=fixed_s, bound="fixed by `checkpoint: local_interval`")
     elif stall is None:
-        local = Choice(interval_s=min(FIRST_LOCAL_S, at_most_s), optimum_s=0.0, bound="first save, C is not measured yet")
+        local = Choice(interval_s=min(FIRST_LOCAL_S, FIRST_SHARE * at_most_s), optimum_s=0.0, bound="first save, C is not measured yet")
     else:
         local = choose_interval(
             stall_s=max(stall.median, RESOLUTION_S), mtbi_s=mtbi_s / (1 - q), at_most_s=at_most_s, segment_s=None,
