@@ -280,7 +280,7 @@ def test_what_slurmctld_wrote_off_has_vanished(accounted: tuple[Any, Accounting]
     text = journal.read_text()         # queued a while ago: instead of waiting for patience to end
     journal.write_text(re.sub(r'"t": ?([0-9.]+)', lambda match: f'"t": {float(match[1]) - 65.0}', text))
     made.orch("tick")
-    assert made.endings("ran") == ["vanished"]
+    assert made.endings("ran")[0] == "vanished"
     assert made.status("waited")["state"] != "held"
     [dropped] = events(made, "waited", "dropped")
     assert dropped["why"] == "gone"
