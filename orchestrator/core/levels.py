@@ -50,7 +50,8 @@ def levels(
         fixed_s = policy.checkpoint_local_interval_s
         local = Choice(interval_s=fixed_s, optimum_s=fixed_s, bound="fixed by `checkpoint: local_interval`")
     elif stall is None:
-        local = Choice(interval_s=min(FIRST_LOCAL_S, FIRST_SHARE * at_most_s), optimum_s=0.0, bound="first save, C is not measured yet")
+        local = Choice(interval_s=min(FIRST_LOCAL_S, FIRST_SHARE * at_most_s), optimum_s=0.0,
+                       bound="first save, C is not measured yet")
     else:
         local = choose_interval(
             stall_s=max(stall.median, RESOLUTION_S), mtbi_s=mtbi_s / (1 - q), at_most_s=at_most_s, segment_s=None,

@@ -221,7 +221,9 @@ def test_how_often_the_next_attempt_ran_elsewhere_is_counted(hosts: str, endings
 def test_by_hand_and_before_anything_is_measured() -> None:
     by_hand = replace(BOTH, checkpoint_local_interval_s=20.0)
     often = replace(BOTH, checkpoint_at_most_s=100.0)
-    for policy, found, expected in ((BOTH, Measured(), 60.0), (often, Measured(), 25.0), (by_hand, Measured(local_stall_s=took(9.0)), 20.0)):
+    measured = Measured(local_stall_s=took(9.0))
+    for policy, found, expected in (
+            (BOTH, Measured(), 60.0), (often, Measured(), 25.0), (by_hand, measured, 20.0)):
         both = levels(run_of(), found, policy, mtbi_s=36_000.0, restart_s=0.0, segment_s=1e6)
         assert both is not None
         assert (both.local.interval_s, both.shared) == (expected, None)
