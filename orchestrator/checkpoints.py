@@ -40,10 +40,9 @@ def complete_checkpoints(folder: Path, also: Iterable[Path] = ()) -> list[Checkp
     return sorted((c for c in found if c is not None), key=lambda c: (c.step, c.saved_at))
 
 
-def newest_complete(folder: Path) -> Checkpoint | None:
-    """The complete checkpoint with the highest step."""
-    found = complete_checkpoints(folder)
-    return found[-1] if found else None
+def newest_complete(folder: Path, *others: Checkpoint) -> Checkpoint | None:
+    """The complete checkpoint with the highest step, of this folder and of ``others``."""
+    return max((*others, *complete_checkpoints(folder)), key=lambda c: (c.step, c.saved_at), default=None)
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.attempt.resume import local_checkpoints
+from orchestrator.attempt.take import starts
 from orchestrator.attempt.trainer import TrainerLog
 from orchestrator.attempt_files import saved_after_notice
 from orchestrator.checkpoints import newest_complete
@@ -44,9 +45,8 @@ def own_status(outcome: Outcome, word: str | None) -> int | None:
 
 def end_record(spec: AttemptSpec, start: StartRecord, outcome: Outcome, log: TrainerLog, *, now: float,
                provisional: bool) -> EndRecord:
-    checkpoint = max((one for one in (newest_complete(checkpoint_dir(Path(spec.run_dir))),
-                                      *local_checkpoints(spec.local_dir, [start])) if one is not None),
-                     key=lambda one: one.step, default=None)
+    run_dir = Path(spec.run_dir)
+    checkpoint = newest_complete(checkpoint_dir(run_dir), *local_checkpoints(spec.local_dir, starts(run_dir)))
     status = None if provisional else own_status(outcome, log.last_word)
     saved = saved_after_notice(outcome.notice_at, start, checkpoint) or (
         checkpoint is not None and outcome.notice_at is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator import journal
 from orchestrator.attempt import commands
+from orchestrator.attempt.resume import local_checkpoints
 from orchestrator.attempt.take import Identity, starts
 from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import newest_complete
@@ -78,13 +79,15 @@ def ask_once(spec: AttemptSpec, me: Identity, pulse: Pulse) -> Leaving:
         return Leaving(GateAnswer(Leave.ASK_AGAIN, "there is no journal"), 0)
     before = starts(run_dir)
     newest = before[-1] if before else None
-    predecessor = look_at(run, run_dir, newest, me, pulse) if newest else None
+    predecessor = look_at(run, run_dir, newest, me, pulse, spec.local_dir) if newest else None
     upstream = tuple(_upstream(run_dir.parent, tag) for tag in spec.after_tags)
     return Leaving(ask(run, spec.submission_id, predecessor, upstream), newest.epoch if newest else 0, length)
 
 
-def look_at(run: Run, run_dir: Path, start: StartRecord, me: Identity, pulse: Pulse) -> Predecessor:
-    """The predecessor as its folder, its process and Slurm tell of it.
+def look_at(
+    run: Run, run_dir: Path, start: StartRecord, me: Identity, pulse: Pulse, local_dir: str = "",
+) -> Predecessor:
+    """The predecessor as its folder, its process and Slurm tell of it. Its progress is what could be resumed from here.
 
     Our own job under a lower restart count is over by definition (a site that requeues), and whatever may live on of it the
     fence ends. So it is under the same count where nothing of it is there (slurmctld lost what it knew of the start). By our
@@ -92,7 +95,7 @@ def look_at(run: Run, run_dir: Path, start: StartRecord, me: Identity, pulse: Pu
     """
     folder = attempt_dir(run_dir, start.number)
     end = read_record(folder / "end.json", EndRecord)
-    checkpoint = newest_complete(checkpoint_dir(run_dir))
+    checkpoint = newest_complete(checkpoint_dir(run_dir), *local_checkpoints(local_dir, starts(run_dir)))
     same_id = start.job_id == me.job_id
     requeued = same_id and (start.restart_count < me.restart_count or bool(nothing_there(run_dir, start)))
     job = JobGone() if same_id else _its_own(start, commands.look_at_job(start.job_id))
