@@ -29,7 +29,7 @@ def step_of(weights):
 
 def train(folder, state, saves, background, environ):
     """The `saved` lines of this training, but the first."""
-    weights = np.random.default_rng(0).standard_normal((384, 384))
+    weights, snapshot = np.random.default_rng(0).standard_normal((384, 384)), state.copy()
     os.environ.update(environ, ORCH_RUN_DIR=str(folder / "run"), ORCH_EPOCH="1", ORCH_ATTEMPT="1")
     with Training(checkpoint_dir=folder / "run" / "checkpoints", keep=1, interval_s=1e9) as training:
         step = 0
@@ -41,8 +41,8 @@ def train(folder, state, saves, background, environ):
             saving = training.saving(step, background=background)
             with saving as target:
                 if background:
-                    snapshot = state.copy()
-                    saving.rest(lambda snapshot=snapshot, target=target: snapshot.tofile(target / "state"))
+                    np.copyto(snapshot, state)          # into memory that is there, as pinned buffers are
+                    saving.rest(lambda target=target: snapshot.tofile(target / "state"))
                 else:
                     state.tofile(target / "state")
             while background and training._pace.writing:

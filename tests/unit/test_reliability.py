@@ -238,3 +238,21 @@ def test_the_event_holds_all_that_m_was_computed_from() -> None:
             / (platform["prior"]["node_hours"] + platform["node_hours"])
             + (own["prior"]["interruptions"] + own["interruptions"]) / (own["prior"]["hours"] + own["hours"]))
     assert told["mtbi_h"] == pytest.approx(1 / rate, rel=1e-5)
+
+
+def test_the_slowdown_of_a_write_counts_in_c() -> None:
+    """C = 5 s, t_a = 300 s, sigma = 5 %: 5 s become 20 s and T* doubles (docs/planning.md 3); noise below zero is none."""
+    def saves(*slowdowns: float | None) -> Measured:
+        return measure([[{"event": "saved", "stall_s": 5.0, "durable_s": 305.0, "background": True, "slowdown": s}
+                         for s in slowdowns]])
+
+    found = saves(0.02, 0.05, 0.3, None)
+    assert found.slowdown is not None and found.slowdown.median == 0.05
+    assert found.stall_s is not None and found.stall_s.median == 5.0
+    assert found.cost_s is not None and found.cost_s.median == 20.0
+    slowed, unslowed = (setting(run_of(), m, replace(AUTO, checkpoint_at_most_s=1e6, prior_mtbi_h=1.0), 0.0)
+                        for m in (found, saves(None)))
+    assert slowed.choice.optimum_s / unslowed.choice.optimum_s == pytest.approx(2.0, rel=0.03)
+    assert slowed.waste is not None and unslowed.waste is not None and slowed.waste.stall > unslowed.waste.stall
+    assert slowed.as_event()["slowdown"] == 0.05 and slowed.as_event()["cost_s"] == 20.0
+    assert saves(-0.1, -0.05, 0.0).cost_s == Spread(median=5.0, low=5.0, high=5.0, count=3)
