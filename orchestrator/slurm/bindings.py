@@ -16,6 +16,7 @@ from typing import Any
 from orchestrator.errors import SlurmUnreachable, SubmissionRejected
 from orchestrator.model import JobSeen
 from orchestrator.slurm.commands import SlurmCommands
+from orchestrator.slurm.fields import NOTHING
 from orchestrator.slurm.versions import version_of
 from orchestrator.states import state_word
 
@@ -48,7 +49,10 @@ class SlurmBindings(SlurmCommands):
 
 
 def _job(row: dict[str, Any]) -> JobSeen:
-    return JobSeen(**{**row, "state": state_word(row["state"]), "reason": "" if row["reason"] == "None" else row["reason"]})
+    """What says that there is nothing is as empty as in ``fields.parse_jobs``."""
+    free = ("reason", "comment", "nodes", "dependency", "gres")
+    empty = dict.fromkeys((name for name in free if row[name] in NOTHING), "")
+    return JobSeen(**{**row, **empty, "state": state_word(row["state"])})
 
 
 def choose(commands: SlurmCommands) -> tuple[SlurmCommands, str]:

@@ -23,7 +23,7 @@ _JOB_FIELDS = ("JobID", "State", "Reason", "StartTime", "EndTime", "NodeList", "
                "exit_code", "Name", "Comment")
 _QUEUE_FIELDS = ("JobArrayID", "UserName", "Partition", "State", "PriorityLong", "Reason", "NodeList", "Dependency",
                  "StartTime", "EndTime", "Name", "Comment")
-_NOTHING = frozenset({"(null)", "N/A", "None", "n/a"})
+NOTHING = frozenset({"(null)", "N/A", "None", "n/a"})
 SINFO_FORMAT = UNIT.join(["%N", "%P", "%c", "%m", "%G", "%T", "%l"])
 
 
@@ -180,4 +180,4 @@ def time_limit_s(text: str) -> float | None:
 
 
 def _none(text: str) -> str:
-    return "" if text in _NOTHING else text
+    return "" if text in NOTHING else text

@@ -60,8 +60,11 @@ def read(pyslurm: Any, words: list[str]) -> Any:
 
 
 def main(words: list[str]) -> int:
-    import pyslurm  # found where orch is installed with its extra of that name
-
+    try:
+        import pyslurm  # found where orch is installed with its extra of that name
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        return 1
     try:
         print(json.dumps(read(pyslurm, words)))
     except pyslurm.RPCError as error:

@@ -42,5 +42,5 @@ def test_one_line_says_that_it_cannot_be_used(
         finally:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(timeout=30)
-    assert log.read_text().count("pyslurm") == log.read_text().count("read with squeue") == 1
+    assert log.read_text().count("orch: pyslurm") == log.read_text().count("read with squeue") == 1
     assert "does not answer" not in log.read_text()
