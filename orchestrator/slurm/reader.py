@@ -22,7 +22,12 @@ def fields(job: Any) -> dict[str, Any]:
         "job_id": str(job.id), "state": text(job, "state"), "reason": text(job, "state_reason"), "name": text(job, "name"),
         "comment": text(job, "comment"), "nodes": text(job, "allocated_nodes"), "dependency": dependency(job.dependencies),
         "gres": gres(job), "start_at": job.start_time, "end_at": job.end_time, "restart_count": job.requeue_count,
-        "exit_code": f"{job.exit_code}:{job.exit_code_signal}"}
+        "exit_code": exit_code(job)}
+
+
+def exit_code(job: Any) -> str:
+    """``CODE:SIGNAL``, "" where it cannot be told: pyslurm takes 128 from codes above, so that 9 may be 137."""
+    return "" if job.exit_code else f"0:{job.exit_code_signal}"
 
 
 def text(job: Any, name: str) -> str:

@@ -73,7 +73,7 @@ def _require_slurm(what: str = "Slurm", missing: list[str] | None = None) -> Non
     if not missing:
         return
     reason = f"{what} is not installed ({', '.join(missing)} not found): run ops/slurm/install accounting"
-    if os.environ.get("ORCH_REQUIRE_SLURM") == "1":
+    if os.environ.get(f"ORCH_REQUIRE_{what.upper()}") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
 

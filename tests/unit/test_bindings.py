@@ -124,6 +124,11 @@ def test_dependencies_as_slurm_shows_them(conditions: Any, text: str) -> None:
     assert reader.dependency(conditions) == text
 
 
+@pytest.mark.parametrize(("code", "signal", "text"), [(0, 0, "0:0"), (0, 125, "0:125"), (9, 0, ""), (75, 0, "")])
+def test_an_exit_code_that_may_be_another_is_unknown(code: int, signal: int, text: str) -> None:
+    assert reader.exit_code(job(exit_code=code, exit_code_signal=signal)) == text
+
+
 def test_a_text_in_no_encoding_is_nobodys_we_know() -> None:
     class Strange:
         @property
