@@ -6,6 +6,7 @@ effect whose intent is not written yet.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from orchestrator.core.changing import ChangeJob, TakeScript
 from orchestrator.core.observation import Observation
 from orchestrator.core.reliability import interval_in_force_s, local_interval_in_force_s
 from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs, job_name
-from orchestrator.errors import NoRoom, SlurmUnreachable, SubmissionRejected
+from orchestrator.errors import NoRoom, SlurmError, SlurmUnreachable, SubmissionRejected
 from orchestrator.journal import LockedJournal
 from orchestrator.model import JobSeen, Run
 from orchestrator.records import AttemptSpec
@@ -81,6 +82,7 @@ def _change(action: ChangeJob, run: Run, seen: Observation, journal: LockedJourn
         ports.slurm.change(job_id, memory_bytes=action.memory_bytes, time_s=action.time_s, nice=action.nice)
     except SubmissionRejected as error:
         _tell_limit(action.submission_id, told, run, ports)
+        _take_back(action, run, ports)
         before = [s.job_id or "" for s in run.waiting if run.change is not None and s.changed_sequence > run.change.sequence]
         others = f"; job {', '.join(before)} was changed before" if before else ""
         reason = f"job {job_id}: {error.message}{others}"
@@ -88,6 +90,14 @@ def _change(action: ChangeJob, run: Run, seen: Observation, journal: LockedJourn
         raise SubmissionRejected(reason, hint=error.hint) from error
     journal.append("changed", submission_id=action.submission_id)
     return _look_again(run, seen, job_id, ports)
+
+
+def _take_back(action: ChangeJob, run: Run, ports: Ports) -> None:
+    """Of several values Slurm may have taken some before it refused one. What it had asked for before it may always ask for."""
+    had = run.spec.profile
+    with contextlib.suppress(SlurmError):
+        ports.slurm.change(action.job_id, memory_bytes=None if action.memory_bytes is None else had.memory_bytes,
+                           time_s=None if action.time_s is None else had.time_s)
 
 
 def _tell_limit(submission_id: str, time_s: float | None, run: Run, ports: Ports) -> float | None:
