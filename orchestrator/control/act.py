@@ -93,7 +93,7 @@ def _change(action: ChangeJob, run: Run, seen: Observation, journal: LockedJourn
 
 
 def _take_back(action: ChangeJob, run: Run, ports: Ports) -> None:
-    """Of several values Slurm may have taken some before it refused one. What was asked for before may always be asked for."""
+    """Of several values Slurm may have taken some before it refused one. What was asked for before, it takes again."""
     had = run.spec.profile
     with contextlib.suppress(SlurmError):
         ports.slurm.change(action.job_id, memory_bytes=None if action.memory_bytes is None else had.memory_bytes,

@@ -33,7 +33,7 @@ def estimate_lines(one: Estimate, past: Sequence[tuple[Estimate, float]], now: f
     lines += [f"       {what}: {format_duration(sooner[what])} sooner" if what in sooner else f"       {what}: no sooner"
               for what in one.without]
     if sooner:                         # both together say nothing new where one alone would do
-        lines.append(f"so it waits for what it could do without: {min(sooner, key=len)}")
+        lines.append(f"so it would start sooner {min(sooner, key=len)}: that is what it waits for")
     elif one.without:
         lines.append("so it waits for its turn, or for what it cannot do without")
     return [*lines, *_past_lines(past)]

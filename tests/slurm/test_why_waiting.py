@@ -215,7 +215,7 @@ def test_when_it_will_start(slurm: Any, repository: Repository) -> None:
     assert re.search(r"start: about .* by Slurm's plan for this job\nstart: about .* by `sbatch --test-only`", shown), shown
     assert "asked just now" in shown and re.search(r"without gpu:1: [45]m\d\ds sooner", shown), shown
     assert "with hardly any memory: no sooner" in shown
-    assert "so it waits for what it could do without: without gpu:1\n" in shown
+    assert "so it would start sooner without gpu:1: that is what it waits for" in shown
     assert "no guess that was told in this repository has come true yet" in shown
     noted = [event for event in repository.journal("a") if event["event"] == "estimated"]
     assert len(noted) == 1 and noted[0]["start_at"] > noted[0]["t"]

@@ -72,7 +72,7 @@ def test_in_words() -> None:
         "all that wait, this job too (asked 20s ago)",
         "       without gpu:1: 1h sooner", "       with hardly any memory: no sooner",
         "       without gpu:1 and with hardly any memory: 1h sooner",
-        "so it waits for what it could do without: without gpu:1",
+        "so it would start sooner without gpu:1: that is what it waits for",
         "before: no guess that was told in this repository has come true yet, so nobody knows how good they are"]
     past = [(one(planned_at=4000.0), 4000.5), (one(), 1000.0), (one(), 4660.0)]
     assert estimate_lines(one(), past, NOW, UTC)[-2:] == [
