@@ -77,11 +77,11 @@ def _change(action: ChangeJob, run: Run, seen: Observation, journal: LockedJourn
     time for that all the same. What its supervisor is told of the limit is written first, since it reads it once."""
     job_id = action.job_id
     journal.append("asked", kind="change", job_id=job_id, why=action.why)
-    told = _tell_limit(action.submission_id, action.time_s, run, ports)
+    _tell_limit(action, action.time_s, run, ports)
     try:
         ports.slurm.change(job_id, memory_bytes=action.memory_bytes, time_s=action.time_s, nice=action.nice)
     except SubmissionRejected as error:
-        _tell_limit(action.submission_id, told, run, ports)
+        _tell_limit(action, run.spec.profile.time_s, run, ports)
         _take_back(action, run, ports)
         before = [s.job_id or "" for s in run.waiting if run.change is not None and s.changed_sequence > run.change.sequence]
         others = f"; job {', '.join(before)} was changed before" if before else ""
@@ -100,16 +100,14 @@ def _take_back(action: ChangeJob, run: Run, ports: Ports) -> None:
                            time_s=None if action.time_s is None else had.time_s)
 
 
-def _tell_limit(submission_id: str, time_s: float | None, run: Run, ports: Ports) -> float | None:
-    """Write the time limit into what the supervisor reads when it starts; what stood there before. None writes nothing."""
-    submission = run.submission(submission_id)
+def _tell_limit(action: ChangeJob, time_s: float | None, run: Run, ports: Ports) -> None:
+    """Write the time limit, where it is changed, into what the supervisor reads when it starts."""
+    submission = run.submission(action.submission_id)
     assert submission is not None
     path = folders.attempt_dir(folders.run_dir(ports.repository, run.spec.tag), submission.number) / "spec.json"
-    told = read_record(path, AttemptSpec) if time_s is not None else None
-    if told is None or time_s is None:
-        return None
-    folders.replace_file(path, replace(told, time_limit_s=slurm_minutes(time_s) * 60.0).to_json())
-    return told.time_limit_s
+    told = read_record(path, AttemptSpec) if action.time_s is not None else None
+    if told is not None and time_s is not None:
+        folders.replace_file(path, replace(told, time_limit_s=slurm_minutes(time_s) * 60.0).to_json())
 
 
 def _take_script(sha256: str, run: Run, journal: LockedJournal, ports: Ports) -> None:

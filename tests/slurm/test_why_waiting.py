@@ -235,3 +235,20 @@ def test_when_it_will_start(slurm: Any, repository: Repository) -> None:
     assert "before: after 1 such guess by `sbatch --test-only` the real start came" in shown and "sooner" in shown, shown
     repository.orch("cancel", "c")
     repository.orch("cancel", "a", "--now")
+
+
+def test_a_node_that_cannot_start_a_job(make_slurm_cluster: Callable[..., Any], tmp_path: Path) -> None:
+    """A prolog that fails: Slurm drains the node. A job that may be requeued is held; a run's may not, and ends at once."""
+    prolog = tmp_path / "prolog"
+    prolog.write_text("#!/bin/sh\nexit 1\n")
+    prolog.chmod(0o755)
+    slurm = make_slurm_cluster(nodes=2, cpus=2, gpus=0, memory_mib=1000, preemption=False, kill_wait_s=2,
+                               extra_conf=f"PrologFlags=Alloc\nProlog={prolog}\n")
+    told = waits(slurm, slurm.submit("sleep 300", "--requeue"), Kind.HELD, "launch failed requeued held")
+    assert "scontrol release" in told.helps and "sinfo -R" in told.helps
+    config = "profiles: {default: {cpus: 1, memory: 100M, time: 10m, lead: 20s}}\n"
+    repository = make_repository(tmp_path / "vision", slurm, config)
+    repository.job("a", script="#!/bin/bash\nexec sleep 1000\n")
+    repository.orch("submit", "a")
+    repository.until(lambda: "held" in repository.orch("tick") + repository.status("a")["state"], "a to be held", 60)
+    assert "could not be started on its node" in repository.status("a")["reason"], repository.status("a")["reason"]
