@@ -67,17 +67,17 @@ def _at_rest(campaign: Campaign) -> bool:
 
 
 def _ask_as_wanted(campaign: Campaign) -> None:
-    """What a person changed has come to every job that waits for it. One that was taken back from Slurm was submitted before
-    anybody can know what."""
+    """What a person changed has come to every job that waits for it, but to one that was taken back from Slurm, of which
+    nobody knows what was wanted then, and to one that ran and was put back. A wish stands while a job is not seen."""
     jobs = campaign.world.slurm.jobs_by_id
     for tag, run in _runs(campaign).items():
-        if run.change is not None:
+        if run.change is not None and not run.waiting:
             raise Broken(f"{tag}: what was asked for is neither done nor refused: {run.change}")
         events, _ = read_journal(folders.run_dir(campaign.world.repository, tag))
         adopted = {event["submission_id"] for event in events if event["event"] == "queueing" and event.get("adopted")}
         for submission in run.waiting:
             job = jobs.get(int(submission.job_id or 0))
-            if job is None or job.state != "PENDING" or submission.id in adopted or run.over:
+            if job is None or job.state != "PENDING" or job.restart_count or submission.id in adopted or run.change:
                 continue
             if job.time_s != run.spec.profile.time_s:
                 raise Broken(f"{tag}: job {job.job_id} asks for {job.time_s:g} s, its run for {run.spec.profile.time_s:g} s")
