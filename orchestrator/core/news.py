@@ -267,7 +267,7 @@ def _never_started(run: Run, submission: Submission, job: JobSeen) -> Iterator[F
         yield {"event": "dropped", "submission_id": submission.id, "why": "cancelled",
                "reason": "cancelled by orch" if asked_by_us else "cancelled outside orch"}
         if not asked_by_us and run.phase == Phase.ACTIVE:
-            yield {"event": "held", "by": "orch", "reason": f"its waiting job {job.job_id} was cancelled outside orch"}
+            yield {"event": "held", "by": "orch", "reason": _cancelled_outside(job)}
     elif job.state in ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED"):
         yield {"event": "dropped", "submission_id": submission.id, "why": "ended", "reason": f"Slurm: {job.state}"}
     else:
@@ -276,6 +276,14 @@ def _never_started(run: Run, submission: Submission, job: JobSeen) -> Iterator[F
         yield {"event": "dropped", "submission_id": submission.id, "why": "setup-failure", "reason": why}
         if run.phase == Phase.ACTIVE:
             yield {"event": "held", "by": "orch", "reason": f"setup-failure: {why}"}
+
+
+def _cancelled_outside(job: JobSeen) -> str:
+    """A job that may not be requeued is CANCELLED by Slurm itself when its node's prolog fails; it has a node then."""
+    if not job.nodes:
+        return f"its waiting job {job.job_id} was cancelled outside orch"
+    return (f"its job {job.job_id} was cancelled outside orch on {job.nodes} before its supervisor could report, or the node "
+            "could not start it: `sinfo -R` names those whose prolog failed")
 
 
 def _ended_by(job: JobSeen) -> str:

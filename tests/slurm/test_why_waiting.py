@@ -251,4 +251,4 @@ def test_a_node_that_cannot_start_a_job(make_slurm_cluster: Callable[..., Any], 
     repository.job("a", script="#!/bin/bash\nexec sleep 1000\n")
     repository.orch("submit", "a")
     repository.until(lambda: "held" in repository.orch("tick") + repository.status("a")["state"], "a to be held", 60)
-    assert "could not be started on its node" in repository.status("a")["reason"], repository.status("a")["reason"]
+    assert "could not start it: `sinfo -R`" in repository.status("a")["reason"], repository.status("a")["reason"]
