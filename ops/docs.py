@@ -1,7 +1,7 @@
 """Writes what documentation says of commands and keys from the program itself: ``.venv/bin/python ops/docs.py``.
 
-docs/commands.md is every command's help; the tables of keys in docs/configuration.md come from the types that parse
-them. A test fails while a file says something else than the program.
+docs/commands.md is every command's help; the tables of keys in docs/configuration.md and docs/campaigns.md come from
+the types that parse them. A test fails while a file says something else than the program.
 """
 
 from __future__ import annotations
@@ -47,11 +47,20 @@ def commands_page() -> str:
 def configuration_page() -> str:
     """docs/configuration.md with its two tables of keys written anew; the rest stays as it is."""
     text = (ROOT / "docs" / "configuration.md").read_text()
-    for name, kind in (("orch.yaml", keys.ConfigFile), ("job.yaml", keys.JobFile)):
-        table = "\n".join(["| key | unit | default | meaning |", "|---|---|---|---|", *rows(kind)])
-        text, count = re.subn(rf"(<!-- keys of {name}[^\n]*-->\n).*?(\n<!-- end -->)",
-                              lambda match, table=table: match[1] + table + match[2], text, flags=re.DOTALL)
-        assert count == 1, f"docs/configuration.md has no place for the keys of {name}"
+    return with_keys(with_keys(text, "orch.yaml", keys.ConfigFile), "job.yaml", keys.JobFile)
+
+
+def campaigns_page() -> str:
+    """docs/campaigns.md, likewise."""
+    return with_keys((ROOT / "docs" / "campaigns.md").read_text(), "a campaign's run", keys.CampaignPartFile)
+
+
+def with_keys(text: str, name: str, kind: type[msgspec.Struct]) -> str:
+    """A page with its table of these keys written anew."""
+    table = "\n".join(["| key | unit | default | meaning |", "|---|---|---|---|", *rows(kind)])
+    text, count = re.subn(rf"(<!-- keys of {name}:[^\n]*-->\n).*?(<!-- end -->)",
+                          lambda match: match[1] + table + "\n" + match[2], text, flags=re.DOTALL)
+    assert count == 1, f"there is no place for the keys of {name}"
     return text
 
 
@@ -95,7 +104,8 @@ def events_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-PAGES = {"docs/events.md": events_page, "docs/commands.md": commands_page, "docs/configuration.md": configuration_page}
+PAGES = {"docs/events.md": events_page, "docs/commands.md": commands_page, "docs/configuration.md": configuration_page,
+         "docs/campaigns.md": campaigns_page}
 
 
 def main() -> int:

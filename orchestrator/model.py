@@ -67,6 +67,13 @@ class Phase(StrEnum):
     FINISHED = "finished"
 
 
+class After(StrEnum):
+    """What a run waits for in another one: Slurm's afterok and afterany, said of all its attempts together."""
+
+    FINISHED = "finished"
+    ENDED = "ended"                    # finished, cancelled, or failed (``Run.failed``)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """The fixed resources of a kind of job, written in one place (orch.yaml) and nowhere else."""
@@ -110,7 +117,8 @@ class Policy:
 class RunSpec:
     """What was asked for when the run was submitted; frozen then and carried by the journal's first event.
 
-    ``after_tags`` are runs that must have ended for good first, ``after_jobs`` other people's Slurm jobs.
+    ``after_tags`` are runs of which that must be so before the first attempt, ``after_jobs`` other people's Slurm jobs that
+    must have ended. ``campaign`` is the batch that it was submitted with.
     ``environment`` is the recorded environment that every attempt gets, exactly.
     """
 
@@ -129,8 +137,9 @@ class RunSpec:
     env_file: str | None = None
     finished_when: str | None = None
     hung_after_s: float | None = None  # None: learnt from the run's own steps and saves
-    after_tags: tuple[str, ...] = ()
+    after_tags: Mapping[str, After] = field(default_factory=dict)
     after_jobs: tuple[str, ...] = ()
+    campaign: str = ""
     what: str = ""
 
     def policy(self, general: Policy) -> Policy:
@@ -248,7 +257,7 @@ class Run:
     phase: Phase = Phase.ACTIVE
     phase_since: float = 0.0
     phase_reason: str = ""
-    held_by: str = ""                  # "user" or "orch"
+    held_by: str = ""                  # "user", "orch", or "upstream": what it waits for cannot come by itself any more
     cancel_now: bool = False
     submissions: tuple[Submission, ...] = ()
     attempts: tuple[Attempt, ...] = ()
@@ -296,6 +305,16 @@ class Run:
     def over(self) -> bool:
         """Ended for good: nothing of it will ever be queued again unless a person asks."""
         return self.phase in (Phase.FINISHED, Phase.CANCELLED)
+
+    @property
+    def failed(self) -> bool:
+        """Held by orch, and nothing of it runs: no further attempt until a person acts."""
+        return self.phase == Phase.HELD and self.held_by != "user" and self.live is None
+
+    @property
+    def begun(self) -> bool:
+        """Something of it has trained since it was submitted, submitted again or released: what it waited for is past."""
+        return any(a.live or (a.ended_sequence or 0) > self.released_sequence for a in self.attempts)
 
     def submission(self, submission_id: str) -> Submission | None:
         return next((s for s in self.submissions if s.id == submission_id), None)

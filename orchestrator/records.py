@@ -62,7 +62,6 @@ class AttemptSpec(Record):
     gres: str = ""
     finished_when: str | None = None
     env_file: str | None = None
-    after_tags: list[str] | tuple[str, ...] = ()
     local_dir: str = ""                # this run's folder on the node, for the first of two levels; "": one level
     local_interval_s: float = 60.0
     hung_after_s: float | None = None  # without a sign of life for so long a trainer is hung; None: learnt from it

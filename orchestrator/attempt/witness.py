@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator import journal
@@ -12,13 +12,14 @@ from orchestrator.attempt.resume import local_checkpoints
 from orchestrator.attempt.take import Identity, starts
 from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import newest_complete
-from orchestrator.core.endings import Evidence
+from orchestrator.core.endings import Evidence, classify
 from orchestrator.core.fold import fold
-from orchestrator.core.gate import GateAnswer, Leave, Predecessor, Upstream, ask
+from orchestrator.core.gate import GateAnswer, Leave, Predecessor, ask
+from orchestrator.core.pending import Upstream
 from orchestrator.errors import JournalError
 from orchestrator.folders import attempt_dir, checkpoint_dir
 from orchestrator.host import boot_id, is_alive, nothing_there
-from orchestrator.model import ENDED_STATES, JobGone, JobSeen, JobSighting, Phase, Run
+from orchestrator.model import ENDED_STATES, After, Ending, JobGone, JobSeen, JobSighting, Phase, Run
 from orchestrator.records import AttemptSpec, EndRecord, StartRecord
 
 ASK_FOR_S = 60.0
@@ -80,7 +81,7 @@ def ask_once(spec: AttemptSpec, me: Identity, pulse: Pulse) -> Leaving:
     before = starts(run_dir)
     newest = before[-1] if before else None
     predecessor = look_at(run, run_dir, newest, me, pulse, spec.local_dir) if newest else None
-    upstream = tuple(_upstream(run_dir.parent, tag) for tag in spec.after_tags)
+    upstream = tuple(_upstream(run_dir.parent / tag, condition) for tag, condition in run.spec.after_tags.items())
     return Leaving(ask(run, spec.submission_id, predecessor, upstream), newest.epoch if newest else 0, length)
 
 
@@ -128,9 +129,24 @@ def _alive(start: StartRecord, end: EndRecord | None, job: JobSighting, age_s: f
     return age_s is not None and age_s < BEAT_JUST_NOW_S
 
 
-def _upstream(runs: Path, tag: str) -> Upstream:
+def _upstream(run_dir: Path, condition: After) -> Upstream:
     try:
-        run = fold(journal.read(runs / tag)[0])
+        run = fold(journal.read(run_dir)[0])
     except (JournalError, OSError, KeyError, ValueError, TypeError):
         run = None
-    return Upstream(tag=tag, over=run.over if run else None)
+    if run is not None and not run.over and _finished(run, run_dir):
+        run = replace(run, phase=Phase.FINISHED)
+    return Upstream(tag=run_dir.name, condition=condition, run=run)
+
+
+def _finished(run: Run, run_dir: Path) -> bool:
+    """Whether its newest start has finished it, which no pass may have noted yet: we start half a second after its end."""
+    newest = next(iter(reversed(starts(run_dir))), None)
+    end = read_record(attempt_dir(run_dir, newest.number) / "end.json", EndRecord) if newest else None
+    if newest is None or end is None or end.provisional or end.epoch != newest.epoch:
+        return False
+    known = next((a for a in run.attempts if a.epoch == newest.epoch), None)
+    if known is not None and known.ended_sequence is not None and known.ended_sequence <= run.released_sequence:
+        return False                   # it was submitted again since
+    verdict = classify(Evidence(job=JobGone(), end=end))
+    return verdict is not None and verdict.ending == Ending.FINISHED

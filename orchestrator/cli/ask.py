@@ -6,10 +6,11 @@ import time
 
 import click
 
+from orchestrator.cli.campaign import cancel_all
 from orchestrator.cli.completion import complete_run
 from orchestrator.cli.context import open_ports, print_json
 from orchestrator.errors import UserError
-from orchestrator.model import Phase, Run
+from orchestrator.model import After, Phase, Run
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print an object.")
 
@@ -64,30 +65,35 @@ def release(tag: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("tag", shell_complete=complete_run)
+@click.argument("tag", metavar="TAG|CAMPAIGN", shell_complete=complete_run)
 @click.option("--now", is_flag=True, help="End it at once; training since the last checkpoint is lost.")
 @_json_option
 def cancel(tag: str, now: bool, as_json: bool) -> None:
-    """End a run: its successor first, then the live attempt, which saves before it stops.
+    """End a run: its successor first, then the live attempt, which saves before it stops. Or all runs of a campaign.
 
     \b
-    orch cancel resnet-a
     orch cancel resnet-a --now
+    orch cancel ablation
     """
     from orchestrator.control import requests
+    from orchestrator.control.campaign import named
     from orchestrator.control.publish import publish_state
 
     ports, _ = open_ports(any_config=True)
+    if (campaign := named(ports, tag)) is not None:
+        cancel_all(ports, campaign, now=now, as_json=as_json)
+        return
     run = requests.cancel(ports, tag, now=now)
     publish_state(ports)
-    waiting = [] if as_json else requests.dependents(ports, tag)
+    waiting = {} if as_json else requests.dependents(ports, tag)
     if run.phase == Phase.CANCELLED:
         sentence = f"{tag} is cancelled"
     else:
         sentence = f"{tag} is being cancelled" + ("" if now else ": it saves first") + \
             f"; `orch wait {tag} --for cancelled` waits for it"
-    if waiting:
-        sentence += f"\n{', '.join(waiting)} waits for it and will start then: a cancelled run has ended for good"
+    for other, condition in waiting.items():
+        sentence += f"\n{other} waits for it to end, and starts then" if condition == After.ENDED else \
+            f"\n{other} waits for it to finish: it is held, and goes on if {tag} does (`orch submit {tag} --again`)"
     _report(run, sentence, as_json)
 
 

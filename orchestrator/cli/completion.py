@@ -29,12 +29,12 @@ def completion(shell: str) -> None:
 
 
 def complete_run(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Tags of runs, by the names of folders alone."""
+    """Tags of runs, by the names of folders alone, and campaigns."""
     return _names("runs", begun)
 
 
 def complete_job(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Tags of job folders."""
+    """Tags of job folders, and campaigns."""
     return _names("jobs", begun)
 
 
@@ -42,8 +42,10 @@ def _names(folder: str, begun: str) -> list[str]:
     from orchestrator.cli.context import find_repository
 
     try:
-        with os.scandir(find_repository(Path.cwd()) / folder) as entries:
+        repository = find_repository(Path.cwd())
+        with os.scandir(repository / folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir()]
+        names += [path.name.removesuffix(".campaign.yaml") for path in (repository / "jobs").glob("*.campaign.yaml")]
     except (UserError, OSError):
         return []
     return sorted(name for name in names if name.startswith(begun) and not name.startswith("."))

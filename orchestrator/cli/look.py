@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.campaign import status_of_all
 from orchestrator.cli.completion import complete_run
 from orchestrator.cli.context import open_ports, print_json
 from orchestrator.cli.terminal import show, terminal_width
@@ -17,22 +18,25 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("tag", required=False, shell_complete=complete_run)
+@click.argument("tag", metavar="[TAG|CAMPAIGN]", required=False, shell_complete=complete_run)
 @click.option("--all", "everything", is_flag=True, help="Also what ended more than a day ago; with TAG all that happened.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def status(tag: str | None, everything: bool, as_json: bool) -> None:
     """One line a run. With TAG: its attempts with lost work and the idle time after each, what happened when, what waits,
-    its checkpoints, M and T*.
+    its checkpoints, M and T*. With CAMPAIGN its runs as a tree.
 
     \b
     orch status
     orch status resnet-a --json
     """
+    from orchestrator.control.campaign import named
     from orchestrator.views.status import View
 
     ports, _ = open_ports(any_config=True)
     view = View(now=ports.clock(), width=terminal_width(), everything=everything)
-    if tag is not None:
+    if tag is not None and (campaign := named(ports, tag)) is not None:
+        status_of_all(ports, campaign, view, as_json=as_json)
+    elif tag is not None:
         _one(ports, tag, view, as_json)
     else:
         _all(ports, view, as_json)

@@ -6,14 +6,16 @@ import os
 
 import click
 
+from orchestrator.cli.campaign import submit_all
 from orchestrator.cli.completion import complete_job, complete_run
 from orchestrator.cli.context import open_ports, print_json
+from orchestrator.model import Phase
 
 
 @click.command()
-@click.argument("tag", shell_complete=complete_job)
-@click.option("--after", multiple=True, metavar="TAG|JOBID", shell_complete=complete_run,
-              help="Wait for the real end of that run, or for that job.")
+@click.argument("tag", metavar="TAG|CAMPAIGN", shell_complete=complete_job)
+@click.option("--after", multiple=True, metavar="TAG|TAG:ended|JOBID", shell_complete=complete_run,
+              help="Begin when that run has finished, across all its attempts; when it has ended in any way; after that job.")
 @click.option("--profile", metavar="NAME", help="Resources from this profile of orch.yaml.")
 @click.option("--memory", metavar="36G", help="Memory of this run instead of the profile's.")
 @click.option("--again", is_flag=True, help="Continue a run that is over or held, with job.sh and resources as they are now.")
@@ -22,32 +24,36 @@ from orchestrator.cli.context import open_ports, print_json
 def submit(
     tag: str, after: tuple[str, ...], profile: str | None, memory: str | None, again: bool, dry_run: bool, as_json: bool,
 ) -> None:
-    """Queue a run and its successor, with the resources of one profile and nothing else.
+    """Queue a run and its successor, with the resources of one profile and nothing else. Or a whole campaign, by its name or
+    its file jobs/NAME.campaign.yaml.
 
-    A tag that is queued or running already is left alone (exit 0).
+    A tag that is queued or running already is left alone (exit 0); of a campaign what is missing is submitted.
 
     \b
-    orch submit resnet-a
-    orch submit resnet-b --after resnet-a --dry-run
+    orch submit resnet-b --after resnet-a
+    orch submit jobs/ablation.campaign.yaml --dry-run
     """
+    from orchestrator.config.after import parse_option
     from orchestrator.control import submit as use
+    from orchestrator.control.campaign import as_in_campaign, named
     from orchestrator.control.publish import publish_state
-    from orchestrator.views.facts import run_as_json
+    from orchestrator.views.campaign import submitted_words
+    from orchestrator.views.facts import how_to_go_on, run_as_json
 
     ports, _ = open_ports()
-    request = use.Request(tag=tag, after=after, profile=profile, memory=memory, again=again)
-    spec = use.build_spec(ports, request, os.environ)
+    if (campaign := named(ports, tag)) is not None:
+        submit_all(ports, campaign, dry_run=dry_run, as_json=as_json, for_one=bool(after or profile or memory or again))
+        return
+    request = use.Request(tag=tag, after=parse_option(after), profile=profile, memory=memory, again=again)
+    spec = use.build_spec(ports, as_in_campaign(ports, request), os.environ)
     known = use.known_already(ports, tag, again=again)
     if known is None:
         use.check_spec(ports, spec)
     else:
         use.refuse_otherwise(known, spec, request)
     if dry_run:
-        script = use.preview(ports, spec)
-        if as_json:
-            print_json({"tag": tag, "dry_run": True, "script": script, "environment": spec.environment})
-        else:
-            click.echo(script, nl=False)
+        script, lost = use.preview(ports, spec), use.why_not_queued(ports, spec)
+        _show_script(tag, script, lost, spec.environment if as_json else None)
         return
     result = use.submit(ports, spec, again=again)
     publish_state(ports)
@@ -62,6 +68,8 @@ def submit(
         if spec.script_sha256 != result.run.spec.script_sha256:
             click.echo(f"      jobs/{tag}/job.sh has changed since: attempts use the copy in runs/{tag}/job.sh until "
                        f"`orch update {tag} --script`", err=True)
+    elif result.run.phase == Phase.HELD:
+        click.echo(f"{submitted_words(result.run, False)}\n{how_to_go_on(result.run)}")
     else:
         click.echo(f"{tag}: job {jobs[0] if jobs else '?'} queued"
                    + (f", its successor {jobs[1]} behind it" if len(jobs) > 1 else "")
@@ -69,3 +77,13 @@ def submit(
         last = result.run.submissions[-1]
         if last.state == "rejected":
             click.echo(f"      no successor ahead, since Slurm refused it: {last.reason}", err=True)
+
+
+def _show_script(tag: str, script: str, lost: str, environment: dict[str, str] | None) -> None:
+    """A dry run; ``environment`` where an object is to be printed."""
+    if environment is not None:
+        print_json({"tag": tag, "dry_run": True, "script": script, "environment": environment, "would_be_held": lost})
+        return
+    if lost:
+        click.echo(f"orch: {tag} would be recorded and held: it {lost}", err=True)
+    click.echo(script, nl=False)

@@ -16,6 +16,7 @@ from orchestrator.cli.terminal import as_text, console, show, terminal_height, t
 
 if TYPE_CHECKING:
     from orchestrator.control.ports import Ports, Snapshot
+    from orchestrator.views.status import View
     from orchestrator.views.text import Line
 
 LOOK_EVERY_S = 2.0
@@ -23,7 +24,7 @@ ASK_SLURM_EVERY_S = 10.0
 
 
 @click.command()
-@click.argument("tag", required=False, shell_complete=complete_run)
+@click.argument("tag", metavar="[TAG|CAMPAIGN]", required=False, shell_complete=complete_run)
 def watch(tag: str | None) -> None:
     """What `orch status` shows, renewed every two seconds, until everything is over or held, or Ctrl-C. Slurm is asked every
     ten seconds at most; nothing is changed. Into a pipe it prints once.
@@ -32,8 +33,10 @@ def watch(tag: str | None) -> None:
     orch watch
     orch watch resnet-a
     """
+    from orchestrator.control.campaign import named
+
     ports, _ = open_ports(any_config=True)
-    frame = Frames(ports, tag)
+    frame = Frames(ports, tag, named(ports, tag) if tag is not None else None)
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         show(frame.lines()[0])
         return
@@ -46,8 +49,8 @@ def watch(tag: str | None) -> None:
 class Frames:
     """What is shown at a time, from what Slurm said at most ten seconds ago."""
 
-    def __init__(self, ports: Ports, tag: str | None) -> None:
-        self._ports, self._tag = ports, tag
+    def __init__(self, ports: Ports, tag: str | None, campaign: str | None = None) -> None:
+        self._ports, self._tag, self._campaign = ports, tag, campaign
         self._snapshot: Snapshot | None = None
         self._asked_at = float("-inf")
 
@@ -58,6 +61,8 @@ class Frames:
         from orchestrator.views.text import fitting, one_line, wrapped
 
         view = View(now=self._ports.clock(), width=terminal_width(), height=terminal_height())
+        if self._campaign is not None:
+            return self._of_campaign(self._campaign, view)
         if self._tag is not None:
             whole = whole_of(self._ports, self._tag, self._ask)
             return fitting(run_lines(whole, view), view.height), at_rest(whole.shown.run)
@@ -69,6 +74,15 @@ class Frames:
         if not shown and not errors:
             lines = wrapped("no runs yet: `orch new TAG`, then `orch submit TAG`", view.width)
         return fitting(lines, view.height), all(at_rest(one.run) for one in shown)
+
+    def _of_campaign(self, name: str, view: View) -> tuple[list[Line], bool]:
+        from orchestrator.control.campaign import look_at_campaign
+        from orchestrator.views.campaign import campaign_lines
+        from orchestrator.views.status import at_rest
+        from orchestrator.views.text import fitting
+
+        after, rows, _ = look_at_campaign(self._ports, name, self._ask)
+        return fitting(campaign_lines(name, after, rows, view), view.height), all(at_rest(one.run) for one in rows.values())
 
     def _ask(self, ports: Ports) -> Snapshot:
         from orchestrator.control.ports import ask_slurm

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.config.after import Awaited, parse_after
 from orchestrator.config.document import Document, Quantity
 from orchestrator.config.keys import ConfigFile, EnvValue, JobFile, ProfileFile
 from orchestrator.config.notify import NOBODY, Notify, parse_notify
@@ -50,7 +51,7 @@ class Job:
     """job.yaml, checked."""
 
     profile: str | None = None
-    after: tuple[str, ...] = ()
+    after: tuple[Awaited, ...] = ()
     validate: str | None = None
     environment: dict[str, str | None]
     env_file: str | None = None
@@ -103,10 +104,9 @@ def load_job(folder: Path) -> Job:
     document = Document(path)
     file = document.convert(JobFile)
     interval = file.checkpoint.interval
-    after = tuple(document.written(f"after[{index}]") for index in range(len(file.after)))
     return Job(
-        profile=file.profile, after=after, validate=file.validate, environment=_environment(document, file.env),
-        env_file=file.env_file, finished_when=file.finished_when,
+        profile=file.profile, after=parse_after(document, "after", file.after), validate=file.validate,
+        environment=_environment(document, file.env), env_file=file.env_file, finished_when=file.finished_when,
         hung_after_s=document.duration_s("hung_after", file.hung_after) if file.hung_after is not None else None,
         interval_s=document.duration_s("checkpoint.interval", interval) if interval is not None else None,
         keep=_keep(document, file.checkpoint.keep), local=_local(document, file.checkpoint.local),

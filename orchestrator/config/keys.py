@@ -1,4 +1,4 @@
-"""The keys of orch.yaml and job.yaml as types: names, defaults, units, and what each means.
+"""The keys of orch.yaml, job.yaml and campaigns as types: names, defaults, units, and what each means.
 
 The tables in docs/configuration.md are written from here (ops/docs.py).
 """
@@ -162,10 +162,10 @@ class JobFile(_Strict, frozen=True):
 
     what: Annotated[str, says("what changed against which run, and why", default="")] = ""
     profile: Annotated[str | None, says("resources", default="`default_profile`")] = None
-    after: Annotated[list[str | int], says(
-        "tags of runs that must have ended for good first (finished or cancelled; a held one is waited for), or ids of "
-        "other Slurm jobs",
-        default="none")] = []
+    after: Annotated[Any, says(
+        "what must be before the first attempt: `[TAG, ...]` or `{TAG: finished, TAG: ended}`, see "
+        "[campaigns.md](campaigns.md); or ids of other Slurm jobs, whose end is waited for",
+        default="none")] = None
     validate: Annotated[str | None, says(
         "a command that must exit 0 before anything is submitted, run where you are")] = None
     env: Annotated[dict[str, EnvValue], says("as in orch.yaml, and before it", default="none")] = {}
@@ -182,3 +182,18 @@ class JobFile(_Strict, frozen=True):
         "`training.phase(\"evaluation\", at_most_s=3600)`",
         default="learnt")] = None
     checkpoint: JobCheckpointFile = JobCheckpointFile()
+
+
+class CampaignPartFile(_Strict, frozen=True):
+    """``runs: TAG:`` in a campaign."""
+
+    profile: Annotated[str | None, says("resources", default="its job.yaml's")] = None
+    after: Annotated[Any, says(
+        "`[TAG, ...]` (each finished) or `{TAG: finished, TAG: ended}`, besides what its job.yaml says; tags of this file or "
+        "of runs that there are already", default="none")] = None
+
+
+class CampaignFile(_Strict, frozen=True):
+    """jobs/NAME.campaign.yaml."""
+
+    runs: Annotated[dict[str, CampaignPartFile | None], says("folders in jobs/, in any order", default="required")]

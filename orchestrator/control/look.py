@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator import folders, journal
@@ -26,7 +26,7 @@ from orchestrator.errors import OrchError, SlurmUnreachable
 from orchestrator.model import JobSeen, Phase, Run
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
-from orchestrator.views.facts import Progress, Shown, how_to_go_on, state_word
+from orchestrator.views.facts import Progress, Shown, how_to_go_on, met_of, state_word
 from orchestrator.views.interval import worked_out
 from orchestrator.views.status import Whole
 from orchestrator.views.waits import estimate_lines, waiting_lines
@@ -70,7 +70,8 @@ def look_at_all(ports: Ports, ask: Ask = ask_slurm) -> tuple[list[Shown], list[O
         by_journal = Progress(step=_last_step(seen), interval_s=seen.interval_s)
         progress = by_journal if seen.over else progress_of(ports, seen)
         shown.append(Shown(run=seen, jobs=jobs_of(seen, snapshot.jobs), progress=progress))
-    return shown, errors, snapshot.silent
+    by_tag = {one.run.spec.tag: one.run for one in shown}
+    return [replace(one, met=met_of(one.run, by_tag)) for one in shown], errors, snapshot.silent
 
 
 def explain_run(ports: Ports, tag: str) -> list[str]:

@@ -14,13 +14,14 @@ from orchestrator import folders
 from orchestrator.attempt_files import newest_epoch, read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import Checkpoint, newest_complete
 from orchestrator.control.forgotten import CLOCKS_APART_S, with_accounts
-from orchestrator.control.ports import Answers, Ports, Snapshot, read_run
+from orchestrator.control.ports import Answers, Ports, Snapshot, known_run
 from orchestrator.core.endings import SILENCE_UNTIL_NODE_ASKED_S, SILENCE_UNTIL_VANISHED_S, node_failure
 from orchestrator.core.measures import measure
-from orchestrator.core.observation import AttemptSeen, Observation, UpstreamSeen
+from orchestrator.core.observation import AttemptSeen, Observation
+from orchestrator.core.pending import Upstream
 from orchestrator.core.recovery import last_unsettled, needs_offers
 from orchestrator.core.script import COMMENT_PREFIX, parse_comment, repository_key
-from orchestrator.errors import JournalError, SlurmError
+from orchestrator.errors import JournalError, SlurmError, StorageError, UnknownTag
 from orchestrator.host import nothing_there, supervisor_lives
 from orchestrator.model import ENDED_STATES, Ending, JobSeen, Policy, Run
 from orchestrator.records import EndRecord, StartRecord, StoodDown
@@ -48,7 +49,7 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
         measured=measure(_latest_lines(numbered, lines_of)),
         others=snapshot.platform.others(repository, run.spec.tag, snapshot.asked_at), control=read_control(run_dir),
-        upstream=tuple(_upstream(repository, tag) for tag in run.spec.after_tags))
+        upstream=upstream_of(repository, run))
     return with_offers(ports, run, with_accounts(ports, run, seen, snapshot), snapshot)
 
 
@@ -185,15 +186,17 @@ def read_metrics(run_dir: Path) -> dict[str, object] | None:
         return None
 
 
-def _upstream(repository: Path, tag: str) -> UpstreamSeen:
+def upstream_of(repository: Path, run: Run) -> tuple[Upstream, ...]:
+    """The runs that this one waits for, as their journals tell of them."""
+    return tuple(Upstream(tag=tag, condition=condition, run=_readable(repository, tag))
+                 for tag, condition in run.spec.after_tags.items())
+
+
+def _readable(repository: Path, tag: str) -> Run | None:
     try:
-        run = read_run(repository, tag)
-    except JournalError:
-        return UpstreamSeen(tag=tag, over=False)
-    if run is None:
-        return UpstreamSeen(tag=tag, over=False)
-    return UpstreamSeen(tag=tag, over=run.over, last_job_id=run.last_job_id,
-                        waiting_or_live=bool(run.waiting) or run.live is not None)
+        return known_run(repository, tag)[0]
+    except (JournalError, StorageError, UnknownTag):
+        return None
 
 
 def _names(folder: Path) -> list[str]:

@@ -10,18 +10,20 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from orchestrator import folders, journal
 from orchestrator.control.act import act
 from orchestrator.control.forgotten import forgotten_jobs
-from orchestrator.control.observe import observe, with_offers
+from orchestrator.control.observe import observe, upstream_of, with_offers
 from orchestrator.control.ports import Ports, Snapshot, ask_slurm, known_run, read_run, tags_with_runs
 from orchestrator.core import decide as do
 from orchestrator.core.changing import ChangeJob, TakeScript
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Observation
+from orchestrator.core.pending import HELD_BY_UPSTREAM, why_again
 from orchestrator.core.script import parse_comment, repository_key
 from orchestrator.errors import JournalError, OrchError, RunLocked, StorageError, storage_error
 from orchestrator.model import ENDED_STATES, Policy, Run
@@ -72,6 +74,10 @@ def settled(run: Run, now: float) -> bool:
     return idle and not given_up and not asked and (run.over or run.phase == "held")
 
 
+def _goes_on_again(repository: Path, run: Run) -> bool:
+    return run.held_by == HELD_BY_UPSTREAM and bool(why_again(run, upstream_of(repository, run)))
+
+
 def pass_over_all(ports: Ports, beat: Callable[[], None] = lambda: None) -> PassReport:
     """One pass over every run of the repository, with one squeue, or none when nothing is under way. ``beat`` is called as
     the pass gets on: with hundreds of runs and a slow Slurm it may take minutes."""
@@ -83,17 +89,27 @@ def pass_over_all(ports: Ports, beat: Callable[[], None] = lambda: None) -> Pass
         except (JournalError, StorageError) as error:
             reports.append(RunPass(tag=tag, error=error))
             continue
-        if not settled(run, ports.clock()):
+        if not settled(run, ports.clock()) or _goes_on_again(ports.repository, run):
             noted.append((run, length))
     if not noted:
         return PassReport(runs=tuple(reports), snapshot=None)
     snapshot = ask_slurm(ports, frozenset(run.spec.repository for run, _ in noted))
     snapshot.answers.forgotten = forgotten_jobs((run for run, _ in noted), snapshot)
-    for run, length in noted:
+    for run, length in _upstream_first(noted):
         beat()
         reports.append(pass_over_one(ports, run, snapshot, noted_length=length))
     reports += _orphans(ports.repository, snapshot)
     return PassReport(runs=tuple(reports), snapshot=snapshot)
+
+
+def _upstream_first(noted: list[tuple[Run, int]]) -> list[tuple[Run, int]]:
+    """What becomes of a run is known to those that wait for it in the same pass."""
+    by_tag = {run.spec.tag: (run, length) for run, length in noted}
+    try:
+        order = TopologicalSorter({tag: run.spec.after_tags for tag, (run, _) in by_tag.items()}).static_order()
+        return [by_tag[tag] for tag in order if tag in by_tag]
+    except CycleError:                 # refused at submission; a journal may have been edited by hand
+        return noted
 
 
 def _orphans(repository: Path, snapshot: Snapshot) -> list[RunPass]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator import folders, journal
+from orchestrator.config.campaign import campaign_path
 from orchestrator.config.notify import NOBODY, Notify
 from orchestrator.core.fold import fold
 from orchestrator.core.observation import NodeSeen
@@ -163,6 +164,8 @@ def require_run(repository: Path, tag: str) -> Run:
         raise JournalError(f"{path}: has no whole event in it",
                            hint=f"restore it from a copy; or `orch submit {tag}` begins it anew, with its checkpoints and "
                                 "with the jobs that Slurm still has of it")
+    if run is None and campaign_path(repository, tag).is_file():
+        raise UnknownTag(f"{tag} is a campaign", hint=f"name one of its runs; `orch status {tag}` shows them")
     if run is None and folders.job_dir(repository, tag).is_dir():
         raise UnknownTag(f"jobs/{tag} has never been submitted", hint=f"`orch submit {tag}`")
     if run is None:

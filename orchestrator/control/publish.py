@@ -9,7 +9,7 @@ from orchestrator.control.look import progress_of
 from orchestrator.control.observe import jobs_of
 from orchestrator.control.passes import PassReport
 from orchestrator.control.ports import Ports, Snapshot, ask_slurm, runs_now
-from orchestrator.views.facts import Progress, Shown
+from orchestrator.views.facts import Progress, Shown, met_of
 from orchestrator.views.state import page_of, state_json, state_text
 
 
@@ -21,8 +21,9 @@ def publish_state(ports: Ports, report: PassReport | None = None) -> None:
     if report is None and any(run.waiting for run in runs):
         snapshot = ask_slurm(ports)
     snapshot = snapshot or Snapshot(asked_at=ports.clock())
+    by_tag = {run.spec.tag: run for run in runs}
     shown = [
-        Shown(run=run, jobs=jobs_of(run, snapshot.jobs) if run.waiting else {},
+        Shown(run=run, jobs=jobs_of(run, snapshot.jobs) if run.waiting else {}, met=met_of(run, by_tag),
               progress=progress_of(ports, run) if run.live is not None else Progress())
         for run in runs]
     failed = [run.error for run in report.runs if run.error is not None] if report is not None else []

@@ -9,8 +9,9 @@ from orchestrator.control.passes import PassReport, catch_up, pass_over_all, rec
 from orchestrator.control.ports import Ports, ask_slurm, require_run, runs_now
 from orchestrator.control.publish import publish_state
 from orchestrator.control.tell import tell
+from orchestrator.core.pending import HELD_BY_UPSTREAM
 from orchestrator.errors import Refused, SlurmUnreachable, TimedOut
-from orchestrator.model import Phase, Run
+from orchestrator.model import After, Phase, Run
 from orchestrator.views.facts import how_to_go_on, state_word
 
 LOCK_WAIT_S = 40.0  # longer than one Slurm command may take: a pass holds the lock meanwhile
@@ -46,6 +47,8 @@ def _refuse_unless_held(run: Run) -> None:
     _refuse_over(run)
     if run.phase != Phase.HELD:
         raise Refused(f"{run.spec.tag} is not held", hint=f"`orch explain {run.spec.tag}` says what it waits for")
+    if run.held_by == HELD_BY_UPSTREAM:
+        raise Refused(f"{run.spec.tag} {run.phase_reason}", hint=how_to_go_on(run))
 
 
 def _ask(ports: Ports, tag: str, event: str, refuse: Callable[[Run], None], **context: object) -> Run:
@@ -67,10 +70,11 @@ def _ask(ports: Ports, tag: str, event: str, refuse: Callable[[Run], None], **co
     return after
 
 
-def dependents(ports: Ports, tag: str) -> list[str]:
-    """Runs that wait for this one (``--after``) and will start when it has ended for good."""
+def dependents(ports: Ports, tag: str) -> dict[str, After]:
+    """Runs that wait for this one (``after:``), and for what."""
     runs, _ = runs_now(ports.repository)
-    return [run.spec.tag for run in runs if tag in run.spec.after_tags and not run.over and not run.attempts]
+    return {run.spec.tag: run.spec.after_tags[tag] for run in runs
+            if tag in run.spec.after_tags and not run.over and not run.begun}
 
 
 def wait_for(

@@ -64,8 +64,8 @@ queue what is to be queued and leave, do not wait for a run to end.
 2. Edit `jobs/NEW/job.sh`, the whole command (it runs in the repository's folder: a path `jobs/OLD/...` in it still
    means OLD's file), and `what:` in `jobs/NEW/job.yaml`: what changed against OLD, and why. Change one thing at a
    time. Resources stand in a profile of `orch.yaml`; leave those to people.
-3. `orch submit NEW --dry-run` checks everything; `orch submit NEW` queues it (`--after OTHER`: when OTHER has ended
-   for good). Once it is submitted, editing `jobs/NEW/job.sh` changes nothing of it.
+3. `orch submit NEW --dry-run` checks everything; `orch submit NEW` queues it (`--after OTHER`: when OTHER has
+   finished; `--after OTHER:ended`: however it ended). Once it is submitted, editing `jobs/NEW/job.sh` changes nothing of it.
 4. Append a line to `ops/decisions.md`: date, NEW, what changed against which run, why, what you expect. Leave the
    older lines as they are.
 
@@ -83,6 +83,7 @@ then `orch logs TAG`. Then one of these:
 - the cause has passed (a full disk, a broken node): `orch release TAG`
 - the command was wrong: mend `jobs/TAG/job.sh`, then `orch submit TAG --again`; it resumes from its newest checkpoint
 - somebody held it by hand: leave it
+- it waits for a run that is held or cancelled: mend that one, and it goes on by itself
 - it is not worth mending: `orch cancel TAG`
 
 Write into `ops/decisions.md` what you found and did. Held again for the same reason: leave it held, and say so there.
@@ -108,7 +109,7 @@ set -euo pipefail
 JOB_YAML = """\
 # what: what changed against which run, and why
 # profile: default
-# after: [OTHER_TAG]             # runs that must have ended for good first
+# after: {OTHER_TAG: finished}   # begins when that run has finished; `ended`: however it ended
 # validate: python train.py --check-arguments    # must exit 0 before anything is submitted
 # env: {SEED: 1, CUDA_HOME: }    # a name without a value takes the submitting shell's
 # env_file: secrets.env          # mode 0600, KEY=VALUE lines, read on the node and recorded nowhere

@@ -16,10 +16,15 @@ from pathlib import Path
 from orchestrator import folders, journal
 from orchestrator.checkpoints import complete_checkpoints
 from orchestrator.config import Config, Job, load_config, load_job
+from orchestrator.config.after import Awaited
+from orchestrator.config.campaign import campaign_names
 from orchestrator.control import checks
 from orchestrator.control.act import SUPERVISOR, next_number
+from orchestrator.control.after import refuse_cycle, split_after, where_named
+from orchestrator.control.observe import upstream_of
 from orchestrator.control.passes import reconcile
 from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, tags_with_runs, unknown_tag
+from orchestrator.core.pending import HELD_BY_UPSTREAM, as_written, met, why_lost
 from orchestrator.core.script import batch_script
 from orchestrator.errors import NoRoom, Refused, SlurmUnreachable, SubmissionRejected, UserError
 from orchestrator.model import Phase, Run, RunSpec
@@ -37,7 +42,9 @@ class Request:
     """What the command line asked for."""
 
     tag: str
-    after: tuple[str, ...] = ()
+    after: tuple[Awaited, ...] = ()    # besides job.yaml's
+    beside: frozenset[str] = frozenset()  # tags that are submitted with it, and may be waited for
+    campaign: str = ""
     profile: str | None = None
     memory: str | None = None
     again: bool = False
@@ -60,7 +67,8 @@ def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> Ru
     config = load_config(repository)
     folder = folders.job_dir(repository, request.tag)
     if not folder.is_dir():
-        raise unknown_tag(request.tag, job_tags(repository), "job folder jobs/" + request.tag + ", so no run")
+        raise unknown_tag(request.tag, [*job_tags(repository), *campaign_names(repository)],
+                          "job folder jobs/" + request.tag + ", so no run")
     script = folder / "job.sh"
     checks.check_script(script)
     job = load_job(folder)
@@ -70,14 +78,17 @@ def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> Ru
             profile = replace(profile, memory_bytes=parse_size_bytes(request.memory))
         except ValueError as error:
             raise UserError(f"--memory: {error}") from None
-    tags, jobs = _split_after(ports, request.tag, (*job.after, *request.after))
+    awaited = (*job.after, *request.after)
+    tags, jobs = split_after(request.tag, awaited, {*tags_with_runs(repository), *request.beside})
+    refuse_cycle(ports, {request.tag: tags}, lambda tag, upstream: where_named(awaited, upstream))
     return RunSpec(
         tag=request.tag, repository=str(repository), python=sys.executable,
         profile=profile, slurm=ports.slurm_name, interval_s=job.interval_s, keep=job.keep,
         local=job.local, local_interval_s=job.local_interval_s,
         script_sha256=hashlib.sha256(script.read_bytes()).hexdigest(),
         environment=recorded_environment(environ, config, job), env_file=_env_file(folder, job),
-        finished_when=job.finished_when, hung_after_s=job.hung_after_s, after_tags=tags, after_jobs=jobs, what=job.what)
+        finished_when=job.finished_when, hung_after_s=job.hung_after_s, after_tags=tags, after_jobs=jobs,
+        campaign=request.campaign, what=job.what)
 
 
 def check_spec(ports: Ports, spec: RunSpec) -> None:
@@ -86,7 +97,7 @@ def check_spec(ports: Ports, spec: RunSpec) -> None:
     checks.check_fits(spec.profile, ports.slurm.offers())
     for job_id in spec.after_jobs:
         if ports.slurm.job(job_id) is None:
-            raise UserError(f"--after {job_id}: Slurm does not know that job, and would not wait for it",
+            raise UserError(f"after {job_id}: Slurm does not know that job, and would not wait for it",
                             hint="name a run's tag instead, or leave it out if that job has ended")
     kept = complete_checkpoints(folders.checkpoint_dir(folders.run_dir(repository, spec.tag)))
     largest = max((c.size_bytes for c in kept), default=0)
@@ -111,7 +122,8 @@ def refuse_otherwise(run: Run, spec: RunSpec, request: Request) -> None:
                       hint=f"`orch update {tag} --memory {request.memory}`")
     if request.profile is not None and wanted.name != had.profile.name:
         raise Refused(f"{tag} is under way with profile {had.profile.name}, not {wanted.name}", hint=anew)
-    missing = [item for item in (*spec.after_tags, *spec.after_jobs) if item not in (*had.after_tags, *had.after_jobs)]
+    waits = (*as_written(had.after_tags), *had.after_jobs)
+    missing = [item for item in (*as_written(spec.after_tags), *spec.after_jobs) if item not in waits]
     if request.after and missing:
         raise Refused(f"{tag} is under way, and does not wait for {', '.join(missing)}", hint=anew)
 
@@ -120,15 +132,23 @@ def preview(ports: Ports, spec: RunSpec) -> str:
     """The very script that the next attempt would get now (``--dry-run``), but for its submission id."""
     run_dir = folders.run_dir(ports.repository, spec.tag)
     before = read_run(ports.repository, spec.tag)
-    upstream = [read_run(ports.repository, tag) for tag in spec.after_tags]
-    jobs = tuple(run.last_job_id for run in upstream if run is not None and not run.over and run.last_job_id)
+    upstream = {tag: read_run(ports.repository, tag) for tag in spec.after_tags}
+    jobs = tuple(run.last_job_id for tag, run in upstream.items()
+                 if run is not None and run.last_job_id and not met(spec.after_tags[tag], run))
     number = next_number(before, run_dir) if before is not None else 1
     return batch_script(spec, number=number, submission_id="DRYRUN", folder=folders.attempt_dir(run_dir, number),
                         behind=(*jobs, *spec.after_jobs), nice=ports.policy.finish_first, entry=SUPERVISOR)
 
 
+def why_not_queued(ports: Ports, spec: RunSpec) -> str:
+    """Why it would be held and not queued now; '' if it would be queued."""
+    run = Run(spec=spec, submitted_at=0.0)
+    return why_lost(run, upstream_of(ports.repository, run))
+
+
 def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
-    """Append the fact and run a pass for this tag. The same tag submitted twice at one instant is submitted once.
+    """Append the fact and run a pass for this tag. The same tag submitted twice at one instant is submitted once. A run whose
+    upstream will not come by itself is recorded, and held by it.
 
     Raises Refused for a finished or held run, SubmissionRejected when Slurm refuses the first attempt.
     """
@@ -155,7 +175,7 @@ def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
     if snapshot.silent is not None:
         raise SlurmUnreachable(f"{spec.tag} is recorded, and Slurm does not answer: {snapshot.silent}",
                                hint="`orch daemon` or `orch tick` will queue it when Slurm is back")
-    if run.phase == Phase.HELD:
+    if run.phase == Phase.HELD and run.held_by != HELD_BY_UPSTREAM:
         raise SubmissionRejected(run.phase_reason, hint=f"mend it, then `orch submit {spec.tag} --again`")
     if run.submissions and run.submissions[-1].for_now and run.live is None and not run.waiting:
         raise NoRoom(f"{spec.tag} is recorded, and Slurm takes no further job for now: {run.submissions[-1].reason}",
@@ -177,36 +197,6 @@ def _already(run: Run, again: bool) -> bool:
                       hint=f"`orch submit {tag} --again` continues it from its newest checkpoint, with job.sh and profile as "
                            f"they are now; `orch new OTHER --from {tag}` begins another")
     return not run.over
-
-
-def _split_after(ports: Ports, tag: str, after: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tags and job ids apart. A run of that name wins over a job of that number."""
-    known = tags_with_runs(ports.repository)
-    tags, jobs = [], []
-    for item in dict.fromkeys(name for given in after for name in given.split(",") if name):
-        if item in known:
-            tags.append(item)
-        elif item.isdigit():
-            jobs.append(item)
-        elif item == tag:
-            raise UserError(f"{tag} cannot wait for itself")
-        else:
-            raise unknown_tag(item, known, "run to wait for called")
-    for item in tags:
-        _check_cycle(ports, tag, item)
-    return tuple(tags), tuple(jobs)
-
-
-def _check_cycle(ports: Ports, tag: str, upstream: str) -> None:
-    path = [upstream]
-    seen: set[str] = set()
-    while path:
-        name = path.pop()
-        if name == tag:
-            raise UserError(f"{tag} cannot wait for {upstream}: {upstream} waits for {tag}")
-        run = read_run(ports.repository, name) if name not in seen else None
-        seen.add(name)
-        path.extend(run.spec.after_tags if run else ())
 
 
 def _env_file(folder: Path, job: Job) -> str | None:

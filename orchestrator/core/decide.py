@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.changing import ChangeJob, TakeScript, changes
 from orchestrator.core.observation import Control, Observation
+from orchestrator.core.pending import unmet, waits_for
 from orchestrator.core.recovery import (
     STOOD_DOWN_AT_MOST,
     backoff,
@@ -170,13 +171,15 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
     """At most one sbatch a decision: the next one is decided on what this one came to."""
     live, waiting = run.live, run.waiting
     if live is None and not waiting:
-        blocked = _blocked(seen) or _undecided(run) or _no_room(run, policy, now)
+        blocked = _blocked(run, seen) or _undecided(run) or _no_room(run, policy, now)
         if blocked:
             return [Wait(why=blocked)]
         last = _last_ended(run)
         wait = backoff(run, policy)
         delay_s = max(0.0, wait.until - now) if wait is not None else 0.0
-        first = _first(run)
+        if unmet(run, seen.upstream):  # it waits behind a job as it is
+            delay_s = min(delay_s, policy.backoff_s)
+        first = not run.begun
         why = "first attempt"
         if last is not None and not first:
             why = f"attempt {last.number} ended ({last.ending}): the next one continues"
@@ -211,11 +214,6 @@ def _last_ended(run: Run) -> Attempt | None:
     return ended[-1] if ended else None
 
 
-def _first(run: Run) -> bool:
-    """Nothing of the run has trained since it was submitted, or submitted again."""
-    return run.live is None and all((a.ended_sequence or 0) <= run.released_sequence for a in run.attempts)
-
-
 # --- waiting behind other runs --------------------------------------------------------------------------------------------
 
 
@@ -231,16 +229,20 @@ def _undecided(run: Run) -> str:
     return ""
 
 
-def _blocked(seen: Observation) -> str:
-    for other in seen.upstream:
-        if not other.over and not other.waiting_or_live:
-            return f"waits for {other.tag}, which has nothing queued (held?)"
+def _blocked(run: Run, seen: Observation) -> str:
+    """Why nothing can be queued behind what it waits for: there is no job."""
+    for other in unmet(run, seen.upstream):
+        words = waits_for({other.tag: other.condition})
+        if other.run is None:
+            return f"{words}, and its journal cannot be read"
+        if other.run.live is None and not other.run.waiting:
+            return f"{words}, which is {other.run.phase} and has nothing queued"
     return ""
 
 
 def _upstream_jobs(run: Run, seen: Observation) -> tuple[str, ...]:
-    jobs = tuple(u.last_job_id for u in seen.upstream if not u.over and u.last_job_id is not None)
-    return (*jobs, *(run.spec.after_jobs if _first(run) else ()))
+    jobs = tuple(other.run.last_job_id for other in unmet(run, seen.upstream) if other.run and other.run.last_job_id)
+    return (*jobs, *(run.spec.after_jobs if not run.begun else ()))
 
 
 def _repoint(run: Run, seen: Observation, now: float) -> list[Action]:
@@ -249,17 +251,17 @@ def _repoint(run: Run, seen: Observation, now: float) -> list[Action]:
         return []
     head = run.waiting[0]
     job = seen.jobs.get(head.id)
-    wanted = _upstream_jobs(run, seen)
+    wanted, waits = _upstream_jobs(run, seen), unmet(run, seen.upstream)
     if head.job_id is None or job is None or job.state != "PENDING":
         return []
     if job.reason == "DependencyNeverSatisfied" and _may_ask(run, "repoint", head.job_id, now):
         return [Repoint(submission_id=head.id, job_id=head.job_id, dependency=dependency(wanted),
                         why=f"what it waits for ({job.dependency}) can never happen any more")]
-    if not any(not u.over for u in seen.upstream):
+    if not waits:
         return []
     if frozenset(wanted) <= dependency_jobs(head.dependency):
         return []
-    names = ", ".join(u.tag for u in seen.upstream if not u.over)
+    names = ", ".join(other.tag for other in waits)
     return [Repoint(submission_id=head.id, job_id=head.job_id, dependency=dependency(wanted),
                     why=f"{names} has queued another attempt")]
 

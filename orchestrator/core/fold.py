@@ -18,7 +18,7 @@ journal is read.
     ended        an attempt ended, with its ending and the evidence
     requeued     its job was put back into the queue and waits again
     dropped      a waiting submission is gone without having trained (stood down, cancelled, vanished)
-    held, released, cancel, cancelled, finished, reopened    the run's phase
+    held, released, cancel, cancelled, finished, reopened    the run's phase; ``by`` says who held it: user, orch, upstream
     update       a person wants other memory, time or nice value, or job.sh as it is now   -> updated | unchanged
     changed, script_taken    a waiting job asks for it, the run's copy of job.sh is that one
     updated      the run asks for it from now on
@@ -39,6 +39,7 @@ from typing import Any
 
 from orchestrator.errors import JournalError
 from orchestrator.model import (
+    After,
     Attempt,
     Change,
     Ending,
@@ -82,7 +83,9 @@ def spec_from_event(data: dict[str, Any]) -> RunSpec:
     """The spec as the ``submit`` event carries it (``dataclasses.asdict`` of a RunSpec, through JSON)."""
     data = dict(data)
     data["profile"] = Profile(**data["profile"])
-    data["after_tags"] = tuple(data.get("after_tags", ()))
+    after = data.get("after_tags", {})
+    # an older journal has a list: any end would do then
+    data["after_tags"] = {tag: After(after[tag] if isinstance(after, dict) else After.ENDED) for tag in after}
     data["after_jobs"] = tuple(data.get("after_jobs", ()))
     return RunSpec(**data)
 
@@ -240,9 +243,11 @@ def _requeued(run: Run, event: Event) -> Changes:
 
 
 def _held(run: Run, event: Event) -> Changes:
-    if run.phase != Phase.ACTIVE:
+    by = str(event.get("by", "orch"))
+    over_upstream = run.phase == Phase.HELD and run.held_by == "upstream" and by == "user"  # a person's word goes first
+    if run.phase != Phase.ACTIVE and not over_upstream:
         return {}
-    return _phase(event, Phase.HELD, held_by=str(event.get("by", "orch")))
+    return _phase(event, Phase.HELD, held_by=by)
 
 
 def _released(run: Run, event: Event) -> Changes:

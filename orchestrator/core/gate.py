@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.core.endings import Evidence, classify
-from orchestrator.model import GOES_ON, GOES_ON_WITH_PROGRESS, Ending, Phase, Run, SubmissionState
+from orchestrator.core.pending import Upstream, unmet
+from orchestrator.model import (
+    GOES_ON,
+    GOES_ON_WITH_PROGRESS,
+    After,
+    Attempt,
+    Ending,
+    Phase,
+    Run,
+    SubmissionState,
+)
+
+_PAST = {After.FINISHED: "finished", After.ENDED: "ended for good"}
 
 
 class Leave(Enum):
@@ -38,14 +50,6 @@ class Predecessor:
     evidence: Evidence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upstream:
-    """A run that this one waits for (``--after TAG``)."""
-
-    tag: str
-    over: bool | None                  # None: could not be read
-
-
 def ask(run: Run, submission_id: str, predecessor: Predecessor | None, upstream: tuple[Upstream, ...] = ()) -> GateAnswer:
     """Whether this submission may train now."""
     if run.phase == Phase.FINISHED:
@@ -57,21 +61,25 @@ def ask(run: Run, submission_id: str, predecessor: Predecessor | None, upstream:
         return GateAnswer(Leave.ASK_AGAIN, "this submission is not in the journal")
     if me.state in (SubmissionState.DROPPED, SubmissionState.ENDED, SubmissionState.REJECTED):
         return GateAnswer(Leave.STAND_DOWN, f"this submission was {me.state}")
-    for other in upstream:
-        if other.over is None:
+    for other in unmet(run, upstream) if predecessor is None or _known(run, predecessor) else ():
+        if other.run is None:
             return GateAnswer(Leave.ASK_AGAIN, f"the state of {other.tag} cannot be read")
-        if not other.over:
-            return GateAnswer(Leave.STAND_DOWN, f"{other.tag} has not ended for good")
+        return GateAnswer(Leave.STAND_DOWN, f"{other.tag} has not {_PAST[other.condition]}")
     if predecessor is None:
         return GateAnswer(Leave.GO, "first attempt")
     return _behind(run, me.sequence, predecessor)
+
+
+def _known(run: Run, predecessor: Predecessor) -> Attempt | None:
+    """The predecessor in the journal; one that is not there yet has trained since the run was submitted."""
+    return next((a for a in run.attempts if a.epoch == predecessor.epoch), None)
 
 
 def _behind(run: Run, my_sequence: int, predecessor: Predecessor) -> GateAnswer:
     """What follows from the predecessor's ending."""
     if predecessor.alive:
         return GateAnswer(Leave.ASK_AGAIN, f"attempt {predecessor.number} is still alive")
-    known = next((a for a in run.attempts if a.epoch == predecessor.epoch), None)
+    known = _known(run, predecessor)
     if known is not None and known.ended_sequence is not None and known.ended_sequence < my_sequence:
         # whoever queued this submission knew of that ending: the decision has been made already
         return GateAnswer(Leave.GO, f"queued after attempt {known.number} ended ({known.ending})")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from orchestrator.core.changing import done
 from orchestrator.core.endings import Evidence, Verdict, classify
 from orchestrator.core.observation import AttemptSeen, Observation
+from orchestrator.core.pending import HELD_BY_UPSTREAM, why_again, why_lost
 from orchestrator.core.recovery import adjustment, decides, refused, why_hold
 from orchestrator.core.reliability import setting, worth_changing
 from orchestrator.core.script import parse_comment
@@ -309,6 +310,10 @@ def _phase(run: Run, seen: Observation, policy: Policy) -> Iterator[Fact]:
         reason = why_hold(run, seen, policy) or refused(run)
         if reason:
             yield {"event": "held", "by": "orch", "reason": reason}
+        elif lost := why_lost(run, seen.upstream):
+            yield {"event": "held", "by": HELD_BY_UPSTREAM, "reason": lost}
+    elif again := why_again(run, seen.upstream):
+        yield {"event": "released", "by": HELD_BY_UPSTREAM, "reason": again}
 
 
 def in_force(run: Run) -> Fact:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.core.measures import Measured
+from orchestrator.core.pending import Upstream
 from orchestrator.model import JobGone, JobSeen, JobSighting, SlurmSilent
 from orchestrator.planner.pooled import NOTHING_COUNTED, Counted
 from orchestrator.records import EndRecord, StartRecord, StoodDown
@@ -40,16 +41,6 @@ class AttemptSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamSeen:
-    """A run that this one waits for. ``last_job_id`` is what Slurm can be told to wait behind."""
-
-    tag: str
-    over: bool
-    last_job_id: str | None = None
-    waiting_or_live: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """``control.json``: what the running trainer re-reads."""
 
@@ -72,7 +63,7 @@ class Observation:
     stood_down: tuple[StoodDown, ...] = ()
     checkpoint_step: int | None = None
     metrics: dict[str, object] | None = None
-    upstream: tuple[UpstreamSeen, ...] = ()
+    upstream: tuple[Upstream, ...] = ()
     control: Control | None = None
     memory_at_most_bytes: int | None = None   # of the largest node; asked only when an ending makes it matter
     partition_nodes: int | None = None        # how many there are; asked only then too

@@ -133,5 +133,4 @@ def attempt_spec(
         local_dir=str(PurePath(local, repository_key(spec.repository), spec.tag)) if local else "",
         **({"local_interval_s": local_interval_s} if local_interval_s is not None else {}),
         gres=spec.profile.gres or "", finished_when=spec.finished_when, hung_after_s=spec.hung_after_s,
-        env_file=spec.env_file,
-        after_tags=spec.after_tags)
+        env_file=spec.env_file)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core.pending import met
 from orchestrator.message import QueueTold, SlurmTold
 from orchestrator.model import Phase, Run
 
@@ -16,15 +17,16 @@ STEADY_AT_MOST_S = 300.0
 
 def in_queue(runs: list[Run]) -> list[Run]:
     """Runs that train or can still come to train by themselves, in the order of their submission. A run that waits for a
-    held one cannot, nor can one that waits for such a one."""
-    stuck: set[str] = {run.spec.tag for run in runs if run.phase == Phase.HELD and run.live is None}
-    while more := {run.spec.tag for run in runs if _waits(run) and stuck & set(run.spec.after_tags)} - stuck:
+    held one cannot (unless any end of that will do), nor can one that waits for such a one."""
+    stuck = {run.spec.tag: run for run in runs if run.phase == Phase.HELD and run.live is None}
+    while more := {run.spec.tag: run for run in runs if run.spec.tag not in stuck and _waits_for_one_of(stuck, run)}:
         stuck |= more
     return sorted((run for run in runs if not run.over and run.spec.tag not in stuck), key=lambda run: run.submitted_at)
 
 
-def _waits(run: Run) -> bool:
-    return bool(run.spec.after_tags) and not run.attempts and not run.over
+def _waits_for_one_of(stuck: dict[str, Run], run: Run) -> bool:
+    return not run.over and not run.begun and any(
+        tag in stuck and not met(condition, stuck[tag]) for tag, condition in run.spec.after_tags.items())
 
 
 def look_at_queue(told: QueueTold, left: int, *, something_left: bool, now: float, settle_s: float) -> tuple[QueueTold, bool]:

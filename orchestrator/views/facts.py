@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.core.pending import HELD_BY_UPSTREAM, as_written, met, waits_for
 from orchestrator.model import Attempt, JobSeen, Phase, Run
 from orchestrator.states import ALLOCATED_STATES, WAITING_STATES
 from orchestrator.views.reasons import job_in_words
@@ -45,6 +47,12 @@ class Shown:
     run: Run
     jobs: dict[str, JobSeen] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
+    met: frozenset[str] = frozenset()  # of the runs that it waits for those that it need not wait for any more
+
+
+def met_of(run: Run, others: Mapping[str, Run]) -> frozenset[str]:
+    """For ``Shown.met``."""
+    return frozenset(tag for tag, condition in run.spec.after_tags.items() if tag in others and met(condition, others[tag]))
 
 
 def state_word(run: Run, jobs: dict[str, JobSeen] | None = None) -> str:
@@ -78,7 +86,8 @@ def why_waiting(shown: Shown) -> str:
     """What a run that neither trains nor is held waits for."""
     run = shown.run
     head = run.waiting[0] if run.waiting else None
-    after = f"waits for {', '.join(run.spec.after_tags)}" if run.spec.after_tags and not run.attempts else ""
+    waits = {} if run.begun else {tag: after for tag, after in run.spec.after_tags.items() if tag not in shown.met}
+    after = waits_for(waits) if waits else ""
     if head is None and run.submissions and run.submissions[-1].for_now:
         return f"Slurm takes no further job for now: {one_line(run.submissions[-1].reason)}"
     if head is None:
@@ -101,7 +110,8 @@ def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Prog
         "reason": run.phase_reason,
         "since": run.phase_since,
         "profile": run.spec.profile.name,
-        "after": [*run.spec.after_tags, *run.spec.after_jobs],
+        "after": [*as_written(run.spec.after_tags), *run.spec.after_jobs],
+        "campaign": run.spec.campaign,
         "step": said.step,
         "of": said.of,
         "loss": said.loss,
@@ -135,5 +145,8 @@ def how_to_go_on(run: Run) -> str:
     tag = run.spec.tag
     if run.held_by == "user":
         return f"`orch release {tag}` lets it go on"
+    if run.held_by == HELD_BY_UPSTREAM:
+        return (f"it is queued by itself once that run goes on; `orch submit {tag} --again` takes `after:` as it is now, "
+                f"`orch cancel {tag}` gives it up")
     return (f"`orch release {tag}` goes on with job.sh and resources as they were frozen; `orch submit {tag} --again` takes "
             "them as they are now")

@@ -30,7 +30,7 @@ HOW_TO_QUEUE = """\
 ## To queue the next experiment
 
 `orch new NEW --from {like}`; write the command into `jobs/NEW/job.sh`, and what changed and why into `what:` of
-`jobs/NEW/job.yaml`; `orch submit NEW` (`--after TAG`: when that run has ended for good); append a line to `ops/decisions.md`.
+`jobs/NEW/job.yaml`; `orch submit NEW` (`--after TAG`: when that run has finished); append a line to `ops/decisions.md`.
 More of one run: `orch status TAG`, `orch explain TAG`, `orch logs TAG`. `orch tick` renews this page. Times are UTC.
 """
 

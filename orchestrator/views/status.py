@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 
 from orchestrator.checkpoints import Checkpoint
+from orchestrator.core.pending import as_written
 from orchestrator.core.reliability import Setting, restarts
 from orchestrator.core.script import dependency_jobs
 from orchestrator.model import Phase, Run, Submission
@@ -51,7 +52,7 @@ def status_lines(rows: Sequence[Shown], view: View) -> list[Line]:
     progress = any(row.run.live is not None and row.run.phase != Phase.HELD for row in kept)
     names = ("TAG", "STATE", "FOR", *(("STEP", "LOSS", "LEFT", "ATTEMPT") if progress else ("NOTE",)))
     cells: list[tuple[Span, ...]] = [tuple((name, "title") for name in names)]
-    cells += [_row(row, view.now) for row in kept]
+    cells += [run_row(row, view.now) for row in kept]
     lines = table(cells, view.width) if kept else []
     if older:
         counts = {phase: sum(run.phase == phase for run in older) for phase in (Phase.FINISHED, Phase.CANCELLED)}
@@ -72,7 +73,8 @@ def _folded(rows: Sequence[Shown], view: View) -> list[Run]:
     return over[:count]
 
 
-def _row(shown: Shown, now: float) -> tuple[Span, ...]:
+def run_row(shown: Shown, now: float) -> tuple[Span, ...]:
+    """Tag, state, for how long; then step, loss, time left and attempt of a run that trains, a note of any other."""
     run, progress = shown.run, shown.progress
     live, word = run.live, state_word(run, shown.jobs)
     since = live.started_at if live is not None and run.phase != Phase.HELD else run.phase_since
@@ -159,7 +161,7 @@ def _head(whole: Whole, view: View) -> list[Line]:
     lines: list[Line] = [(
         (run.spec.tag, "title"), (": ", ""), (word, STATES.get(word, "")),
         (f"{since}, profile {run.spec.profile.name}{every}", ""))]
-    after = ", ".join((*run.spec.after_tags, *run.spec.after_jobs))
+    after = ", ".join((*as_written(run.spec.after_tags), *run.spec.after_jobs))
     texts: list[tuple[str, Style]] = [
         (one_line(run.phase_reason), "bad" if run.phase == Phase.HELD else ""),
         (how_to_go_on(run) if run.phase == Phase.HELD else "", "warn"),

@@ -11,8 +11,9 @@ from simulation.truth import Broken
 from orchestrator import folders
 from orchestrator.control.ports import read_run, tags_with_runs
 from orchestrator.core.fold import fold
+from orchestrator.core.pending import met
 from orchestrator.journal import read as read_journal
-from orchestrator.model import Phase, Run
+from orchestrator.model import After, Phase, Run
 
 PASSES_UNTIL_SETTLED = 60
 
@@ -56,8 +57,11 @@ def _at_rest(campaign: Campaign) -> bool:
         return False
     resting = {tag for tag, run in runs.items() if run.live is None and (run.over or run.phase == Phase.HELD)}
     for tag, run in runs.items():
-        behind = [other for other in run.spec.after_tags if other in runs and not runs[other].over]
-        if run.live is None and run.phase == Phase.ACTIVE and behind and resting.issuperset(behind):
+        behind = [other for other, condition in run.spec.after_tags.items()
+                  if other in runs and not met(condition, runs[other])]
+        lost = any(run.spec.after_tags[other] == After.FINISHED
+                   and (runs[other].failed or runs[other].phase == Phase.CANCELLED) for other in behind)  # it is held itself
+        if run.live is None and run.phase == Phase.ACTIVE and behind and not lost and resting.issuperset(behind):
             resting.add(tag)           # waits for a run that somebody holds
     jobs = [job for job in world.slurm.jobs_by_id.values() if not job.ended and not (
         job.state == "PENDING" and (job.held or job.dependency))]

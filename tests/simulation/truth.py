@@ -13,7 +13,7 @@ from simulation.supervisor import Supervisor, Trainer
 from orchestrator import folders
 from orchestrator.checkpoints import newest_complete
 from orchestrator.core.fold import fold
-from orchestrator.model import Phase, Run, SubmissionState
+from orchestrator.model import After, Phase, Run, SubmissionState
 from orchestrator.records import EndRecord, StartRecord
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Truth:
 
     newest_saved: int = -1
     newest_epoch: int = 0
+    result_epoch: int = 0              # of the start that published a result last
     starts: int = 0
     at_rest: str = ""                  # which event of AT_REST came last, and none of STARTS_AGAIN after it: not by the fold
     no_leave: dict[int, str] = field(default_factory=dict)     # by epoch: how it ended, if nobody may go on because of it
@@ -91,8 +92,8 @@ class Truths:
         submission = run.submission(start.submission_id)
         if submission is None or submission.state not in MAY_TRAIN:
             raise Broken(f"{tag}: {start.submission_id} trains, which was {submission.state if submission else 'never made'}")
-        if waits_for := [other for other in run.spec.after_tags if not (before := self.run(other)) or not before.over]:
-            raise Broken(f"{tag}: trains before {waits_for} has ended for good")
+        if not run.begun and truth.starts <= len(run.attempts):        # no start that no pass has noted yet
+            self._may_begin(run)
         self._behind(supervisor, start, truth, run, submission.sequence)
         if start.epoch <= truth.newest_epoch:
             raise Broken(f"{tag}: epoch {start.epoch} after {truth.newest_epoch}")
@@ -131,8 +132,18 @@ class Truths:
                     and (world.outage or world.slurm.jobs_by_id.get(other.job.job_id) is None)):
                 raise Broken(f"{supervisor.tag}: job {start.job_id} takes over from job {other.job.job_id}, which is alive")
 
+    def _may_begin(self, run: Run) -> None:
+        for tag, condition in run.spec.after_tags.items():
+            other, truth = self.run(tag), self.of(tag)
+            finished = other is not None and (other.phase == Phase.FINISHED or truth.result_epoch == truth.newest_epoch > 0)
+            ended = other is not None and (other.over or other.failed)
+            if not finished and not (ended and condition == After.ENDED):
+                raise Broken(f"{run.spec.tag}: trains before {tag} has {condition}")
+
     def publishes(self, trainer: Trainer, what: str) -> None:
         tag = trainer.run_dir.name
+        if what == "result":
+            self.of(tag).result_epoch = trainer.start.epoch
         if trainer.start.epoch != self.of(tag).newest_epoch:
             raise Broken(f"{tag}: epoch {trainer.start.epoch} publishes {what} under {self.of(tag).newest_epoch}")
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config import Config, Job, load_config, load_job
+from orchestrator.config.after import Awaited
+from orchestrator.config.campaign import Part, load_campaign
 from orchestrator.control.scaffold import JOB_YAML, ORCH_YAML
 from orchestrator.control.submit import recorded_environment
 from orchestrator.errors import ConfigError, UserError
+from orchestrator.model import After
 
 HEAD = "profiles:\n  small:\n    time: 8h\n"   # lines 1 to 3
 
@@ -32,8 +35,10 @@ def test_the_files_that_orch_writes_are_valid(tmp_path: Path) -> None:
     assert read.policy.checkpoint_interval_s is None and read.policy.checkpoints_kept == 3
     assert job(tmp_path, JOB_YAML) == Job(environment={})
     every_line = job(tmp_path, "\n".join(line.removeprefix("# ") for line in JOB_YAML.splitlines()))
-    assert every_line == Job(hung_after_s=1200.0, 
-        what="what changed against which run, and why", profile="default", after=("OTHER_TAG",), interval_s=600, keep=3,
+    assert every_line == Job(
+        hung_after_s=1200.0, what="what changed against which run, and why", profile="default", after=(
+            Awaited(name="OTHER_TAG", condition=After.FINISHED, where=f"{tmp_path / 'job.yaml'}:3: after.OTHER_TAG: "),),
+        interval_s=600, keep=3,
         validate="python train.py --check-arguments", environment={"SEED": "1", "CUDA_HOME": None}, env_file="secrets.env",
         finished_when="cv.json")
 
@@ -146,18 +151,60 @@ def test_mistakes_in_orch_yaml(tmp_path: Path, text: str | bytes, line: int | No
 
 @pytest.mark.parametrize(("text", "line", "problem", "hint"), [
     ("profil: a\n", 1, 'profil: unknown key "profil"', 'did you mean "profile"'),
-    ("after: a\n", 1, "after: must be a list, not text", ""),
+    ("after: a\n", 1, "after: a is no list", "write [a], or {a: ended}"),
+    ("after: 012\n", 1, "after: 012 is no list", "write [012]"),
+    ("after: {a: afterok}\n", 1, 'after.a: "afterok" is no condition', 'did you mean "finished"?'),
+    ("after:\n  a: finished\n  b: afterany\n", 3, 'after.b: "afterany" is no condition', 'did you mean "ended"?'),
+    ("after: {a: endet}\n", 1, 'after.a: "endet" is no condition', 'did you mean "ended"?'),
+    ("after: {a: 7}\n", 1, 'after.a: "7" is no condition', "write finished or ended"),
+    ("after: {a}\n", 1, "after.a: has no condition", "write finished or ended"),
+    ("after: {a: [ended]}\n", 1, "after.a: ", "write finished or ended"),
+    ("after: [a, {b: ended}]\n", 1, "after[1]: is neither a tag nor a job id", "without the list"),
+    ("after: [a b]\n", 1, 'after[0]: "a b" is neither', "{TAG: finished, TAG: ended}"),
+    ("after: ['a:ended']\n", 1, 'after[0]: "a:ended" is neither', "{TAG: finished, TAG: ended}"),
     ("checkpoint: {interval: 5}\n", 1, 'checkpoint.interval: "5" is not a duration', ""),
     ("what: x\ncheckpoint:\n  keep: 1\n", 3, "checkpoint.keep: 1 is too few", ""),
     ("env:\n  MY_WEBHOOK_URL: x\n", 2, "env.MY_WEBHOOK_URL: looks like a secret", "env_file"),
     ("validate: [a]\n", 1, "validate: must be text or nothing, not a list", ""),
-    ("after:\n  - [a]\n", 2, "after[0]: must be", ""),
+    ("after:\n  - [a]\n", 2, "after[0]: is neither a tag nor a job id", "write [TAG, TAG]"),
 ])
 def test_mistakes_in_job_yaml(tmp_path: Path, text: str, line: int, problem: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         job(tmp_path, text)
     assert caught.value.message.startswith(f"{tmp_path / 'job.yaml'}:{line}: ")
     assert problem in caught.value.message and hint in caught.value.hint
+
+
+@pytest.mark.parametrize(("text", "line", "problem", "hint"), [
+    ("", 1, 'runs: "runs" is missing', ""), ("runs:\n", 1, "runs: must be", ""), ("runs: {}\n", 1, "runs: is empty", "TAG"),
+    ("run: {a: }\n", 1, 'run: unknown key "run"', 'did you mean "runs"?'),
+    ("runs:\n  a:\n  b: {aftr: [a]}\n", 3, 'runs.b.aftr: unknown key "aftr"', 'did you mean "after"?'),
+    ("runs:\n  a: [b]\n", 2, "runs.a: must be", ""), ("runs:\n  a b:\n", 2, 'runs.a b: "a b" cannot be a tag', "jobs/"),
+    ("runs:\n  a:\n  a:\n", 3, "runs.a: written twice", "line 2"),
+    ("runs:\n  a:\n  b:\n    after:\n      a: ok\n", 5, 'runs.b.after.a: "ok" is no condition', '"finished"'),
+    ("runs:\n  a:\n  b: {after: a}\n", 3, "runs.b.after: a is no list", "[a]")])
+def test_mistakes_in_a_campaign(tmp_path: Path, text: str, line: int, problem: str, hint: str) -> None:
+    path = tmp_path / "jobs" / "c.campaign.yaml"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_campaign(tmp_path, "c")
+    assert caught.value.message.startswith(f"{path}:{line}: ")
+    assert problem in caught.value.message and hint in caught.value.hint
+
+
+def test_a_campaign_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "jobs" / "c.campaign.yaml"
+    path.parent.mkdir()
+    path.write_text("runs:\n  v1.2:\n  b: {profile: cpu, after: [v1.2, 77]}\n  d: {after: {v1.2: ended, b: finished}}\n")
+    parts = load_campaign(tmp_path, "c").parts
+    assert parts["v1.2"] == Part() and parts["b"].profile == "cpu"
+    assert [(item.name, item.condition) for item in parts["b"].after] == [("v1.2", None), ("77", None)]
+    assert [(item.name, item.condition) for item in parts["d"].after] == [("v1.2", After.ENDED), ("b", After.FINISHED)]
+    assert parts["d"].after[0].where == f"{path}:4: runs.d.after.v1.2: "
+    (tmp_path / "jobs" / "c").mkdir()
+    with pytest.raises(ConfigError, match="jobs/c is a job folder"):
+        load_campaign(tmp_path, "c")
 
 
 def test_no_orch_yaml(tmp_path: Path) -> None:
@@ -186,7 +233,9 @@ def test_values_of_env_are_taken_as_they_are_written(tmp_path: Path, written: st
 
 
 def test_after_is_taken_as_it_is_written(tmp_path: Path) -> None:
-    assert job(tmp_path, "after: [a, 12, 0123, b.2]\n").after == ("a", "12", "0123", "b.2")
+    assert job(tmp_path, "after: [a, 12, 0123, b.2]\n").after == tuple(
+        Awaited(name=name, where=f"{tmp_path / 'job.yaml'}:1: after[{index}]: ")
+        for index, name in enumerate(("a", "12", "0123", "b.2")))
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "TOKENS_PER_BATCH", "NCCL_DEBUG"])

@@ -14,9 +14,10 @@ from orchestrator.core import decide as do
 from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
-from orchestrator.core.observation import Control, Observation, UpstreamSeen
+from orchestrator.core.observation import Control, Observation
+from orchestrator.core.pending import Upstream
 from orchestrator.core.recovery import without_progress
-from orchestrator.model import Phase, Policy, Run
+from orchestrator.model import After, Phase, Policy, Run
 
 CONTROL = Control(seq=1, interval_s=POLICY.checkpoint_interval_s)
 
@@ -171,16 +172,20 @@ def test_jobs_that_the_journal_lost_are_taken_back() -> None:
 
 
 def test_dependents_wait_and_follow() -> None:
-    spec = replace(SPEC, after_tags=("b",))
-    blocked = seen(upstream=(UpstreamSeen(tag="b", over=False),))
-    assert kinds(run_of(spec=spec), blocked) == ["Wait"]
-    running = seen(upstream=(UpstreamSeen(tag="b", over=False, last_job_id="50", waiting_or_live=True),))
-    [queue] = actions(run_of(spec=spec), running)
-    assert isinstance(queue, do.QueueAttempt) and queue.behind == ("50",)
+    def upstream(run: Run | None) -> tuple[Upstream, ...]:
+        return (Upstream(tag="b", condition=After.FINISHED, run=run),)
+
+    spec = replace(SPEC, after_tags={"b": After.FINISHED})
+    assert kinds(run_of(spec=spec), seen(upstream=upstream(None))) == ["Wait"]
+    assert kinds(run_of(spec=spec), seen(upstream=upstream(run_of(event("held", by="user"))))) == ["Wait"]
+    [queue] = actions(run_of(spec=spec), seen(upstream=upstream(run_of(queued(50)))))
+    assert isinstance(queue, do.QueueAttempt) and queue.behind == ("150",)
     moved = seen(job(1, "PENDING"), job(2, "PENDING"), control=CONTROL,
-                 upstream=(UpstreamSeen(tag="b", over=False, last_job_id="51", waiting_or_live=True),))
+                 upstream=upstream(run_of(queued(50), started(50), queued(51))))
     [repoint] = actions(run_of(queued(1), queued(2), spec=spec), moved)
-    assert isinstance(repoint, do.Repoint) and repoint.dependency == "afterany:51,singleton"
+    assert isinstance(repoint, do.Repoint) and repoint.dependency == "afterany:151,singleton"
+    [queue] = actions(run_of(spec=spec), seen(upstream=upstream(run_of(queued(50), event("finished")))))
+    assert isinstance(queue, do.QueueAttempt) and queue.behind == ()
 
 
 # --- properties ---------------------------------------------------------------------------------------------------------

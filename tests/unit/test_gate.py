@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.endings import Evidence
-from orchestrator.core.gate import Leave, Predecessor, Upstream, ask
-from orchestrator.model import Ending, JobGone, Run, SlurmSilent
+from orchestrator.core.gate import Leave, Predecessor, ask
+from orchestrator.core.pending import Upstream
+from orchestrator.model import After, Ending, JobGone, Run, SlurmSilent
 
 
 def behind(evidence: Evidence, *, alive: bool = False, resume_step: int | None = None) -> Predecessor:
@@ -73,9 +74,35 @@ def test_finished_is_done() -> None:
     assert ask(run_of(queued(1), queued(2), event("finished")), "s2", None).leave == Leave.DONE
 
 
-@pytest.mark.parametrize(("over", "leave"), [(True, Leave.GO), (False, Leave.STAND_DOWN), (None, Leave.ASK_AGAIN)])
-def test_upstream_must_have_ended_for_good(over: bool | None, leave: Leave) -> None:
-    assert ask(run_of(queued(1)), "s1", None, (Upstream(tag="b", over=over),)).leave == leave
+_UPSTREAM = {
+    "unreadable": None, "training": run_of(queued(1), started(1, 10)),
+    "between attempts": run_of(queued(1), started(1, 10), ended(1, "limit-saved", 20)),
+    "finished": run_of(event("finished")), "cancelling": run_of(event("cancel")), "cancelled": run_of(event("cancelled")),
+    "failed": run_of(event("held", by="orch", reason="crash")), "held by hand": run_of(event("held", by="user")),
+    "held, still training": run_of(queued(1), started(1, 10), event("held", by="orch"))}
+
+
+@pytest.mark.parametrize(("upstream", "finished", "ended_"), [
+    ("unreadable", Leave.ASK_AGAIN, Leave.ASK_AGAIN), ("training", Leave.STAND_DOWN, Leave.STAND_DOWN),
+    ("between attempts", Leave.STAND_DOWN, Leave.STAND_DOWN), ("finished", Leave.GO, Leave.GO),
+    ("cancelling", Leave.STAND_DOWN, Leave.STAND_DOWN), ("cancelled", Leave.STAND_DOWN, Leave.GO),
+    ("failed", Leave.STAND_DOWN, Leave.GO), ("held by hand", Leave.STAND_DOWN, Leave.STAND_DOWN),
+    ("held, still training", Leave.STAND_DOWN, Leave.STAND_DOWN)])
+def test_what_it_waits_for_decides_before_the_first_attempt(upstream: str, finished: Leave, ended_: Leave) -> None:
+    for condition, leave in ((After.FINISHED, finished), (After.ENDED, ended_)):
+        behind_it = (Upstream(tag="b", condition=condition, run=_UPSTREAM[upstream]),)
+        assert ask(run_of(queued(1)), "s1", None, behind_it).leave == leave
+
+
+def test_what_it_waited_for_is_past_once_it_has_trained() -> None:
+    reopened = (Upstream(tag="b", condition=After.FINISHED, run=_UPSTREAM["training"]),)
+    saved = behind(Evidence(job=job(1, "TIMEOUT"), end=end_record(1, exit_code=75, trainer="stopped", knows_orch=True,
+                                                                 first_step_at=1.0)))
+    noted = run_of(queued(1), queued(2), started(1, 10), ended(1, "limit-saved", 20))
+    assert ask(noted, "s2", saved, reopened).leave == Leave.GO
+    assert ask(run_of(queued(1), queued(2)), "s2", saved, reopened).leave == Leave.GO, "no pass has noted its attempt yet"
+    again = run_of(queued(1), started(1, 10), ended(1, "finished", 20), event("finished"), event("reopened"), queued(2))
+    assert ask(again, "s2", saved, reopened).leave == Leave.STAND_DOWN, "submitted again, so it waits again"
 
 
 def test_a_dropped_submission_and_an_unknown_one_do_not_train() -> None:

@@ -11,7 +11,7 @@ from builders import POLICY, SPEC, attempt_seen, ended, event, job, queued, run_
 from orchestrator.core.news import news
 from orchestrator.core.told import in_queue, listen, look_at_queue
 from orchestrator.message import Kind, Message, QueueTold, SlurmTold
-from orchestrator.model import Run
+from orchestrator.model import After, Run
 from orchestrator.views.facts import Progress
 from orchestrator.views.messages import (
     SINGLY_AT_MOST,
@@ -30,7 +30,7 @@ NIGHT = 1_700_000_000.0                # 22:13 UTC
 
 
 def named(tag: str, *events: Any, after: tuple[str, ...] = (), at: float = 0.0) -> Run:
-    run = run_of(*events, spec=replace(SPEC, tag=tag, after_tags=after))
+    run = run_of(*events, spec=replace(SPEC, tag=tag, after_tags=dict.fromkeys(after, After.FINISHED)))
     return replace(run, submitted_at=at)
 
 

@@ -12,7 +12,7 @@ import pytest
 from builders import SPEC, ended, event, job, queued, run_of, started
 
 from orchestrator.checkpoints import Checkpoint
-from orchestrator.model import JobSeen, Run
+from orchestrator.model import After, JobSeen, Run
 from orchestrator.views.facts import Progress, Shown, idle_s, metrics_in_words, run_as_json, state_word, why_waiting
 from orchestrator.views.reasons import reason_in_words
 from orchestrator.views.status import View, Whole, at_rest, run_lines, status_lines
@@ -124,10 +124,13 @@ def test_a_low_terminal_folds_what_is_over_first() -> None:
 def test_a_waiting_run_says_what_it_waits_for() -> None:
     assert why_waiting(Shown(run=run_of(queued(1)), jobs=jobs(job(1, "PENDING", reason="Resources")))) == \
         "job 101, waits for free resources (Resources)"
-    after = run_of(spec=replace(SPEC, after_tags=("base",)))
-    assert why_waiting(Shown(run=after)) == "waits for base"
-    behind = run_of(queued(1), spec=replace(SPEC, after_tags=("base",)))
-    assert why_waiting(Shown(run=behind, jobs=jobs(job(1, "PENDING", reason="Dependency")))) == "job 101, waits for base"
+    after = run_of(spec=replace(SPEC, after_tags={"base": After.FINISHED}))
+    assert why_waiting(Shown(run=after)) == "waits for base to finish"
+    behind = run_of(queued(1), spec=replace(SPEC, after_tags={"base": After.FINISHED}))
+    pending = jobs(job(1, "PENDING", reason="Dependency"))
+    assert why_waiting(Shown(run=behind, jobs=pending)) == "job 101, waits for base to finish"
+    assert why_waiting(Shown(run=behind, jobs=pending, met=frozenset({"base"}))) == \
+        "job 101, waits for the end of another job (Dependency)"
     assert why_waiting(Shown(run=behind, jobs=jobs(job(1, "PENDING", reason="JobHeldUser")))) == \
         "job 101, held in Slurm by its user (JobHeldUser)"
     starting = Shown(run=run_of(queued(1)), jobs=jobs(job(1, "RUNNING")))
@@ -242,7 +245,7 @@ def test_json_has_stable_keys_and_is_json() -> None:
     data = json.loads(json.dumps(run_as_json(TWICE, jobs(job(3, "PENDING")), Progress(step=9, of=10, left_s=1.0))))
     assert set(data) == {"tag", "state", "reason", "since", "profile", "after", "step", "of", "loss", "steps_per_s", "left_s",
                          "memory_bytes", "gpu_memory_bytes", "progress_at", "checkpoint_interval_s", "metrics", "what",
-                         "jobs", "attempts"}
+                         "jobs", "attempts", "campaign"}
     assert data["jobs"] == [{"job_id": "103", "attempt": 3, "state": "PENDING", "why": "", "waits": "",
                              "behind": "singleton"}]
     assert data["attempts"][0]["ending"] == "crash" and data["attempts"][1]["ending"] is None

@@ -1,0 +1,96 @@
+"""A campaign in place of a tag: what ``orch submit``, ``status`` and ``cancel`` do with it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.context import print_json
+from orchestrator.cli.terminal import show, terminal_width
+from orchestrator.errors import UserError
+from orchestrator.model import Phase, Run
+
+if TYPE_CHECKING:
+    from orchestrator.control.campaign import Checked
+    from orchestrator.control.ports import Ports
+    from orchestrator.views.status import View
+
+
+def submit_all(ports: Ports, name: str, *, dry_run: bool, as_json: bool, for_one: bool) -> None:
+    """``for_one``: there are options that only a single run takes."""
+    from orchestrator.control.campaign import check_campaign, submit_campaign
+    from orchestrator.control.publish import publish_state
+    from orchestrator.views.campaign import submitted_words
+    from orchestrator.views.facts import run_as_json
+
+    if for_one:
+        raise UserError(f"{name} is a campaign: --after, --profile, --memory and --again are for a single run",
+                        hint=f"write `after:` and `profile:` into jobs/{name}.campaign.yaml")
+    checked = check_campaign(ports, name, os.environ)
+    if dry_run:
+        _show_plan(ports, checked, as_json=as_json)
+        return
+    done: list[tuple[Run, bool]] = []
+
+    def say(run: Run, already: bool) -> None:
+        done.append((run, already))
+        if not as_json:
+            click.echo(submitted_words(run, already))
+
+    try:
+        submit_campaign(ports, checked, say)
+    finally:
+        publish_state(ports)
+    new = [run.spec.tag for run, already in done if not already]
+    if as_json:
+        print_json({"campaign": name, "submitted": new, "runs": [
+            {"already": already, **run_as_json(run)} for run, already in done]})
+    else:
+        click.echo(f"{name}: {len(new)} submitted, {len(done) - len(new)} there already; `orch status {name}`")
+
+
+def _show_plan(ports: Ports, checked: Checked, *, as_json: bool) -> None:
+    from orchestrator.views.campaign import plan_json, plan_lines
+    from orchestrator.views.status import View
+
+    there = {member.tag: member.run for member in checked.members if member.run is not None}
+    after = {member.tag: member.after for member in checked.members}
+    profiles = {tag: spec.profile for tag, spec in checked.specs.items()}
+    if as_json:
+        print_json(plan_json(checked.name, after, profiles, there))
+    else:
+        show(plan_lines(after, profiles, there, View(now=ports.clock(), width=terminal_width())))
+
+
+def cancel_all(ports: Ports, name: str, *, now: bool, as_json: bool) -> None:
+    from orchestrator.control.campaign import cancel_campaign
+    from orchestrator.control.publish import publish_state
+    from orchestrator.views.facts import run_as_json
+
+    try:
+        runs = cancel_campaign(ports, name, now=now)
+    finally:
+        publish_state(ports)
+    if as_json:
+        print_json({"campaign": name, "runs": [run_as_json(run) for run in runs]})
+        return
+    for run in runs:
+        saves = "" if now or run.live is None else ": it saves first"
+        click.echo(f"{run.spec.tag} is {'being cancelled' if run.phase == Phase.CANCELLING else run.phase}{saves}")
+    click.echo(f"`orch status {name}` shows how they end" if runs else f"nothing of {name} was left to cancel")
+
+
+def status_of_all(ports: Ports, name: str, view: View, *, as_json: bool) -> None:
+    from orchestrator.control.campaign import look_at_campaign
+    from orchestrator.views.campaign import campaign_json, campaign_lines
+    from orchestrator.views.text import one_line
+
+    after, shown, silent = look_at_campaign(ports, name)
+    if as_json:
+        print_json({**campaign_json(name, after, shown), "slurm_silent": silent})
+        return
+    show(campaign_lines(name, after, shown, view))
+    if silent:
+        click.echo(f"Slurm does not answer: {one_line(silent)}", err=True)

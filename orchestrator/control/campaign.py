@@ -1,0 +1,229 @@
+"""Campaigns: runs that are submitted, looked at and cancelled together.
+
+A campaign has no state of its own. What a run waits for, and with which campaign it was submitted, stands in its journal;
+the file adds what has not been submitted yet. So a submission that was cut short is completed by the same command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from orchestrator import folders
+from orchestrator.config import load_config, load_job
+from orchestrator.config.campaign import (
+    CAMPAIGN_SUFFIX,
+    CampaignPlan,
+    campaign_names,
+    campaign_path,
+    load_campaign,
+)
+from orchestrator.control import requests
+from orchestrator.control.after import refuse_cycle, where_named
+from orchestrator.control.look import Ask, look_at_all
+from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, runs_now, unknown_tag
+from orchestrator.control.submit import Request, build_spec, check_spec, submit
+from orchestrator.errors import OrchError, SlurmUnreachable, SubmissionRejected, UnknownTag, UserError
+from orchestrator.model import After, Phase, Run, RunSpec
+from orchestrator.views.facts import Shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One run of a campaign; ``run`` is None before it was submitted."""
+
+    tag: str
+    after: Mapping[str, After]
+    run: Run | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A campaign of which nothing is wrong, upstream first. ``specs``: of the members that have no run yet."""
+
+    name: str
+    members: tuple[Member, ...]
+    specs: Mapping[str, RunSpec]
+
+
+def named(ports: Ports, text: str) -> str | None:
+    """The campaign that a word of the command line means: its name or its file; None: the word is a tag. A run or a job
+    folder of that name goes first. Raises UserError for a file that is no campaign's."""
+    repository = ports.repository
+    if text.endswith(CAMPAIGN_SUFFIX):
+        name, given = Path(text).name.removesuffix(CAMPAIGN_SUFFIX), Path(text).absolute()
+        path = campaign_path(repository, name)
+        if given.exists() and not (path.exists() and path.samefile(given)):
+            raise UserError(f"{text} is not in {path.parent}", hint=f"mv {text} {path.parent}/")
+        if not path.exists() and not _submitted_with(ports, name):
+            raise unknown_tag(name, campaign_names(repository), "campaign")
+        return name
+    if folders.job_dir(repository, text).is_dir() or folders.run_dir(repository, text).is_dir():
+        return None
+    return text if campaign_path(repository, text).is_file() or _submitted_with(ports, text) else None
+
+
+def _submitted_with(ports: Ports, name: str) -> list[Run]:
+    return [run for run in runs_now(ports.repository)[0] if name and run.spec.campaign == name]
+
+
+def members(ports: Ports, name: str) -> list[Member]:
+    """What the file lists and what was submitted with it, upstream first. A file that is wrong by now hides no run."""
+    found = {run.spec.tag: Member(tag=run.spec.tag, after=run.spec.after_tags, run=run)
+             for run in _submitted_with(ports, name)}
+    try:
+        plan = load_campaign(ports.repository, name)
+    except UserError:
+        if not found:
+            raise
+        return _upstream_first(found)
+    for tag, part in plan.parts.items():
+        run = read_run(ports.repository, tag)
+        written = {item.name: item.condition or After.FINISHED for item in part.after}
+        found[tag] = Member(tag=tag, after=written if run is None else run.spec.after_tags, run=run)
+    return _upstream_first({tag: found[tag] for tag in [*plan.parts, *(tag for tag in found if tag not in plan.parts)]})
+
+
+def _upstream_first(found: Mapping[str, Member]) -> list[Member]:
+    try:
+        order = TopologicalSorter({tag: member.after for tag, member in found.items()}).static_order()
+        return [found[tag] for tag in order if tag in found]
+    except CycleError:                 # of conditions that are past: those that wait form none
+        return list(found.values())
+
+
+def look_at_campaign(
+    ports: Ports, name: str, ask: Ask = ask_slurm,
+) -> tuple[dict[str, Mapping[str, After]], dict[str, Shown], str | None]:
+    """What each run waits for, upstream first; those that were submitted, as they stand; why Slurm is silent if it is."""
+    after = {member.tag: member.after for member in members(ports, name)}
+    found, _, silent = look_at_all(ports, ask)
+    return after, {one.run.spec.tag: one for one in found if one.run.spec.tag in after}, silent
+
+
+# --- submitting -----------------------------------------------------------------------------------------------------------
+
+
+def check_campaign(ports: Ports, name: str, environ: Mapping[str, str]) -> Checked:
+    """All of it, before any of it is submitted. Writes nothing. Raises UserError with file, line, key and remedy; Refused."""
+    plan = load_campaign(ports.repository, name)
+    there = {tag: run for tag in plan.parts if (run := read_run(ports.repository, tag)) is not None}
+    for tag in plan.parts:
+        if tag not in there:
+            _check_named(ports, plan, tag)
+    specs: dict[str, RunSpec] = {}
+    for tag in plan.parts:
+        if tag not in there:
+            with _placed(plan, tag):
+                specs[tag] = _spec(ports, plan, tag, environ)
+    waits = {tag: specs[tag].after_tags if tag in specs else {} if there[tag].over or there[tag].begun
+             else there[tag].spec.after_tags for tag in plan.parts}
+    order = refuse_cycle(ports, waits, lambda tag, upstream: _where(ports, plan, tag, upstream))
+    for tag, spec in specs.items():
+        with _placed(plan, tag):
+            check_spec(ports, spec)
+    after = {tag: specs[tag].after_tags if tag in specs else there[tag].spec.after_tags for tag in plan.parts}
+    return Checked(name=name, specs=specs,
+                   members=tuple(Member(tag=tag, after=after[tag], run=there.get(tag)) for tag in order))
+
+
+def _check_named(ports: Ports, plan: CampaignPlan, tag: str) -> None:
+    """What the file names is there."""
+    if not folders.job_dir(ports.repository, tag).is_dir():
+        raise plan.error(tag, f"no job folder jobs/{tag}",
+                         _near(tag, job_tags(ports.repository), f"`orch new {tag}` makes it"))
+    profiles, profile = load_config(ports.repository).profiles, plan.parts[tag].profile
+    if profile is not None and profile not in profiles:
+        raise plan.error(tag, f'no profile "{profile}" in orch.yaml', _near(profile, list(profiles), ""), ".profile")
+
+
+def _near(word: str, known: list[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(word, known, 1, cutoff=0.5)
+    return f'did you mean "{near[0]}"?' if near else otherwise or f"there are: {', '.join(known)}"
+
+
+def _spec(ports: Ports, plan: CampaignPlan, tag: str, environ: Mapping[str, str]) -> RunSpec:
+    part = plan.parts[tag]
+    return build_spec(ports, Request(tag=tag, after=part.after, profile=part.profile, beside=frozenset(plan.parts),
+                                     campaign=plan.name), environ)
+
+
+@contextlib.contextmanager
+def _placed(plan: CampaignPlan, tag: str) -> Iterator[None]:
+    """Complaints about one part say where it stands in the campaign, unless they do already."""
+    try:
+        yield
+    except OrchError as error:
+        if isinstance(error, SlurmUnreachable) or error.message.startswith(str(plan.document.path)):
+            raise
+        raise type(error)(plan.error(tag, error.message).message, hint=error.hint) from None
+
+
+def _where(ports: Ports, plan: CampaignPlan, tag: str, upstream: str) -> str:
+    written = where_named(plan.parts[tag].after, upstream)
+    return written or where_named(load_job(folders.job_dir(ports.repository, tag)).after, upstream)
+
+
+def as_in_campaign(ports: Ports, request: Request) -> Request:
+    """A run of a campaign that is submitted again: its campaign still says what it waits for and with which resources.
+    Raises UserError for a campaign that is wrong by now."""
+    run = read_run(ports.repository, request.tag)
+    name = run.spec.campaign if run is not None else ""
+    if not name or not campaign_path(ports.repository, name).exists():
+        return request
+    part = load_campaign(ports.repository, name).parts.get(request.tag)
+    if part is None:
+        return request
+    return replace(request, campaign=name, after=(*part.after, *request.after), profile=request.profile or part.profile)
+
+
+def submit_campaign(ports: Ports, checked: Checked, say: Callable[[Run, bool], None]) -> None:
+    """Submit what has no run yet, and complete what was cut short; ``say(run, already)`` hears of each.
+
+    A part that Slurm refuses is held, and what waits for it is held by it. Raises SubmissionRejected in the end, then;
+    SlurmUnreachable at once: the same command goes on.
+    """
+    refused: list[str] = []
+    for count, member in enumerate(checked.members):
+        if member.run is not None and member.run.phase != Phase.ACTIVE:
+            say(member.run, True)
+            continue
+        try:
+            done = submit(ports, checked.specs[member.tag] if member.run is None else member.run.spec)
+            say(done.run, done.already)
+        except SubmissionRejected as error:
+            refused.append(f"{member.tag}: {error.message}")
+        except SlurmUnreachable as error:
+            left = len(checked.members) - count - 1
+            raise SlurmUnreachable(error.message + (f"; {left} more of {checked.name} were not begun with" if left else ""),
+                                   hint=f"`orch submit {checked.name}` goes on with them" if left else error.hint) from error
+    if refused:
+        raise SubmissionRejected("; ".join(refused),
+                                 hint="mend it, then `orch submit TAG --again`; what waits for it goes on by itself")
+
+
+# --- cancelling -----------------------------------------------------------------------------------------------------------
+
+
+def cancel_campaign(ports: Ports, name: str, *, now: bool) -> list[Run]:
+    """End all of it, what waits first, so that nothing starts or is held meanwhile. Runs that were over before are left out.
+    Every cancel is recorded, also while Slurm is silent; SlurmUnreachable is raised after the last."""
+    cancelled: list[Run] = []
+    silent: SlurmUnreachable | None = None
+    found = members(ports, name)
+    if not any(member.run for member in found):
+        raise UnknownTag(f"nothing of {name} has been submitted", hint=f"`orch submit {name}`")
+    for member in reversed(found):
+        if member.run is None or member.run.over:
+            continue
+        try:
+            cancelled.append(requests.cancel(ports, member.tag, now=now))
+        except SlurmUnreachable as error:
+            silent = error
+    if silent is not None:
+        raise silent
+    return cancelled
