@@ -229,7 +229,7 @@ def test_how_a_waiting_job_came_to_its_end(world: World, state: str | None, phas
     """The daemon was away for longer than MinJobAge. Without accounting nobody knows, and the next one is queued."""
     world.run(start=False)
     if state is not None:
-        world.accounts(state, start_at=None, submitted_at=BEGAN - 50.0, exit_code="0:53")
+        world.accounts(state, start_at=None, submitted_at=BEGAN - 50.0, exit_code="0:53", nodes="")
     run = world.ran()
     assert (run.phase, run.phase_reason[:len(words)]) == (phase, words)
     assert run.submissions[0].state == "dropped" and world.slurm.asked == [["101"]]
