@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
@@ -88,7 +89,8 @@ class Save:
         elif grade == FINE:
             grade = self._publish(now)
         else:
-            self._wait_for_others()                     # they write into the folder that goes now
+            with suppress(OSError):
+                self._wait_for_others()                 # they write into the folder that goes now
         self.durable = self._monotonic()
         return grade
 
