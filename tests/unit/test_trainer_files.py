@@ -239,3 +239,30 @@ def test_settings(environ, expected):
 def test_settings_that_cannot_be_followed_are_named(name, value):
     with pytest.raises(RuntimeError, match=f"{name}={value}"):
         read_settings({"ORCH_RUN_DIR": "/r/a", name: value}, None, None, None)
+
+
+class Recording(Files):
+    """Notes each operation and the path below the checkpoint folder."""
+
+    def __init__(self, parent):
+        self.parent, self.done = parent, []
+
+    def before(self, operation, path):
+        self.done.append((operation, path.relative_to(self.parent).as_posix().replace(f"-1-{os.getpid()}", "")))
+
+
+def test_what_a_power_cut_may_not_tear_is_on_the_disk_before_the_next_thing_says_so(tmp_path):
+    """Kills cannot show it, for what was written stays in memory: every file, every folder, the marker, and then the name."""
+    files = Recording(tmp_path)
+    it = Checkpoints(tmp_path, Fence(None, 1), attempt=1, keep=1, files=files)
+    folder = it.temporary(5, os.getpid())
+    it.begin(folder)
+    (folder / "sub").mkdir()
+    for name in ("a", "sub/b"):
+        (folder / name).write_text(name)
+    it.publish(5, folder, it.sync(folder), saved_at=1.0)
+    tmp = ".tmp-step-00000005"
+    assert files.done == [
+        ("mkdir", tmp), ("fsync", f"{tmp}/sub/b"), ("fsync", f"{tmp}/sub"), ("fsync", f"{tmp}/a"), ("fsync", tmp),
+        ("create", f"{tmp}/.complete"), ("write", f"{tmp}/.complete"), ("fsync", f"{tmp}/.complete"),
+        ("rename", f"{tmp}/.complete"), ("fsync", tmp), ("rename", tmp), ("fsync", ".")]
