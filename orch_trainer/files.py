@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from pathlib import Path
 
 DISK_ERRORS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE))
@@ -92,6 +93,16 @@ def size_by_name(path: Path) -> int:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def nobody_elses(folder: Path) -> bool:
+    """Whether nobody but this user and root can write there, or replace what is there. Raises OSError."""
+    for path in (folder, *folder.parents):
+        status = path.stat()
+        others_write = status.st_mode & 0o022 and not (status.st_mode & stat.S_ISVTX and path != folder)
+        if others_write or not {status.st_uid, path.lstat().st_uid} <= {0, os.getuid()}:
+            return False
+    return True
 
 
 def is_disk_trouble(error: BaseException, folder: Path) -> bool:

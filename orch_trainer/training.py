@@ -12,6 +12,7 @@ The loop's thread owns steps, saves and the ending; the watch's thread reads wha
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -27,7 +28,7 @@ from orch_trainer.checkpoint import Checkpoints
 from orch_trainer.complete import complete_checkpoints, newest_undamaged, read_checkpoint
 from orch_trainer.device import Memory, find_device
 from orch_trainer.fence import Fence, Fenced
-from orch_trainer.files import Files
+from orch_trainer.files import Files, nobody_elses
 from orch_trainer.lines import Lines, plain
 from orch_trainer.pace import SHARED, Pace
 from orch_trainer.process import Signals, register
@@ -167,6 +168,8 @@ class Training:
         try:
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if not nobody_elses(folder):
+                    raise OSError(errno.EPERM, "others may write there or above", str(folder))
         except OSError as error:
             self._lines.say("WARNING: no local checkpoints: {}".format(error))
             self._settings = self._settings._replace(local_dir=None)
@@ -355,7 +358,7 @@ def _resume(settings: Settings) -> tuple[Path | None, int | None, list[str]]:
     """Orch's choice, unless this very start has saved since (torchrun restarts workers inside an attempt). The supervisor has
     held orch's choice against its checksums; outside orch that is done here, and what is damaged is named."""
     complete = complete_checkpoints(settings.checkpoint_dir)
-    if settings.local_dir is not None and settings.local_dir.is_dir():
+    if settings.local_dir is not None and settings.local_dir.is_dir() and nobody_elses(settings.local_dir):
         complete = sorted(complete + complete_checkpoints(settings.local_dir), key=lambda one: one.step)
     damaged: list[str] = []
     if settings.resume_newest:

@@ -8,7 +8,9 @@ the newest of both levels counts; on another node, or in memory after a reboot, 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,17 +40,27 @@ def choose(run_dir: Path, before: Sequence[StartRecord], local_dir: str = "") ->
 def local_checkpoints(local_dir: str, starts: Sequence[StartRecord]) -> list[Checkpoint]:
     """Those on this node that a start of this run has written: an earlier run of the same name had lower epochs."""
     first = min((start.epoch for start in starts), default=None)
-    if not local_dir or first is None:
-        return []
     with contextlib.suppress(OSError):
-        return [one for one in complete_checkpoints(Path(local_dir)) if one.epoch >= first]
+        if local_dir and first is not None and nobody_elses(Path(local_dir)):
+            return [one for one in complete_checkpoints(Path(local_dir)) if one.epoch >= first]
     return []
+
+
+def nobody_elses(folder: Path) -> bool:
+    """Whether nobody but this user and root can have put something there: who loads a checkpoint may run what is in it, and
+    /dev/shm is everybody's. Raises OSError for a folder that is not there."""
+    for path in (folder, *folder.parents):
+        status = path.stat()
+        others_write = status.st_mode & 0o022 and not (status.st_mode & stat.S_ISVTX and path != folder)
+        if others_write or not {status.st_uid, path.lstat().st_uid} <= {0, os.getuid()}:
+            return False
+    return True
 
 
 def remove_strangers(local_dir: str, starts: Sequence[StartRecord]) -> None:
     """What an earlier run of the same name left on this node."""
     kept = {one.path for one in local_checkpoints(local_dir, starts)}
     with contextlib.suppress(OSError):
-        for path in Path(local_dir).iterdir() if local_dir else ():
-            if path not in kept:
+        if local_dir and nobody_elses(Path(local_dir)):
+            for path in set(Path(local_dir).iterdir()) - kept:
                 shutil.rmtree(path, ignore_errors=True)

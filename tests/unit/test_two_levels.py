@@ -17,7 +17,7 @@ from orch_trainer import Training
 from orch_trainer.checkpoint import Checkpoints
 from orch_trainer.complete import complete_checkpoints
 from orch_trainer.fence import Fence
-from orch_trainer.files import Files
+from orch_trainer.files import Files, nobody_elses
 from orchestrator.attempt import resume
 from orchestrator.core.levels import elsewhere_share, levels
 from orchestrator.core.measures import Measured, Spread, measure
@@ -259,3 +259,33 @@ def test_the_folder_of_a_run_on_its_node(nodes: int, local: str | None, expected
     told = attempt_spec(spec, spec.policy(BOTH), interval_s=60.0, run_dir=Path("/r"), number=1, submission_id="s")
     assert told.local_dir.startswith(expected)
     assert told.local_dir.endswith("/a" if expected else "")
+
+
+@pytest.mark.parametrize(("mode", "above", "fine"), [
+    (0o700, 0o755, True), (0o755, 0o1777, True), (0o777, 0o755, False), (0o1777, 0o755, False), (0o700, 0o777, False)])
+def test_what_others_may_have_put_there_is_never_resumed_from(tmp_path: Path, mode: int, above: int, fine: bool) -> None:
+    folder = tmp_path / "shm" / "node"
+    saved(folder, 15, 7)
+    folder.chmod(mode)
+    folder.parent.chmod(above)
+    assert nobody_elses(folder) is resume.nobody_elses(folder) is fine
+    found, _ = resume.choose(tmp_path, [start(7)], str(folder))
+    assert (found is not None) is fine
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make what is another's")
+def test_what_is_anothers_is_never_resumed_from(tmp_path: Path) -> None:
+    for path in (saved(tmp_path / "a" / "node", 15, 7).parent, saved(tmp_path / "b" / "node", 15, 7).parent.parent):
+        os.chown(path, 12345, 12345)
+    for name in "ab":
+        assert resume.choose(tmp_path, [start(7)], str(tmp_path / name / "node")) == (None, [])
+
+
+def test_a_run_does_not_save_where_others_write(run: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    run.local.mkdir()
+    run.local.chmod(0o777)
+    with pytest.raises(KeyError), run.training() as training:
+        train(run, training, range(1, 126))
+        raise KeyError
+    assert os.listdir(run.local) == []
+    assert "others may write there" in capsys.readouterr().out
