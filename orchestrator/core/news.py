@@ -281,7 +281,7 @@ def _never_started(run: Run, submission: Submission, job: JobSeen) -> Iterator[F
 
 def _cancelled_outside(job: JobSeen) -> str:
     """A job that may not be requeued is CANCELLED by Slurm itself when its node's prolog fails; it has a node then."""
-    if not job.nodes:
+    if not job.nodes or job.start_at is None:
         return f"its waiting job {job.job_id} was cancelled outside orch"
     return (f"its job {job.job_id} was cancelled outside orch on {job.nodes} before its supervisor could report, or the node "
             "could not start it: `sinfo -R` names those whose prolog failed")
