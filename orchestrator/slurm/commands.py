@@ -51,7 +51,8 @@ _SILENCE = (
 # again for two minutes and is mostly ended before. "job submit limit" stands in the text of every broken policy: no sign.
 _FULL = ("maxsubmit", "submitjob", "job queue full", "unable to accept job", "job creation temporarily")
 _KILLED_S = 2.0
-_TOO_LATE = ("invalid job id", "already completing", "already finished", "already completed", "no longer pending")
+_TOO_LATE = ("invalid job id", "already completing", "already finished", "already completed", "no longer pending",
+             "requires extern step")
 _SCRUBBED = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCONTROL_", "SALLOC_", "SACCT_", "SCANCEL_", "LC_")
 _INSTALL_HINT = ("no Slurm on this machine: `orch cluster up` starts a private one once the distribution's packages are "
                  "installed (apt-get install slurm-wlm munge, or ops/slurm/install)")

@@ -77,6 +77,10 @@ DIFFERENCES = (
         name="expediting", since=(25, 11),
         is_so="EXPEDITING: a requeued job that is to start before all others", was="no such state",
         ours="it waits (orchestrator/states.py)", probed="by the word"),
+    Difference(
+        name="memory-resize", since=(26, 5),
+        is_so="the memory of a running job can be changed, where it has an extern step", was="a refusal: no longer pending",
+        ours="`orch update` changes waiting jobs alone; either refusal means that one has just started"),
 )
 
 
