@@ -60,7 +60,8 @@ class CheckpointFile(_Strict, frozen=True):
     keep: Annotated[int | None, says("complete checkpoints that stay; at least 2", default="3")] = None
     local: Annotated[str | None, says(
         "an absolute folder on every node, on a disk of its own or in memory (`/dev/shm/NAME`, yours alone): jobs of one "
-        "node save there often and to the shared folder seldom, and an attempt resumes from the newest of both", default="none")] = None
+        "node save there often and to the shared folder seldom, and an attempt resumes from the newest of both",
+        default="none")] = None
     local_interval: Annotated[Quantity | None, duration(
         "of saves to `local`, fixed by hand", default="computed")] = None
 
