@@ -1,0 +1,116 @@
+"""transformers.Trainer under orch: `from orch_trainer.hf import OrchCallback` (docs/frameworks.md has the ten lines).
+
+It saves when a save is due instead of every N steps, stops after a notice once that save is complete, and tells where to
+resume from. The Trainer writes its `checkpoint-N` as ever; that folder's content becomes the complete checkpoint
+`step-N`, with all that `Training.saving` promises. Outside orch it does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, ContextManager
+
+import torch
+from transformers import TrainerCallback
+
+from orch_trainer.training import Training
+
+
+class OrchCallback(TrainerCallback):  # type: ignore[misc]
+    """For `Trainer(callbacks=[...])`. Options are those of `Training`.
+
+    resume_from     for `Trainer.train(resume_from_checkpoint=...)`: a folder, or None on the first attempt and outside orch
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._is_idle = "ORCH_RUN_DIR" not in os.environ
+        self.resume_from: str | None = None
+        if not self._is_idle:
+            found = Training(**options).resume_from
+            self.resume_from = None if found is None else str(found)
+        self._training: Training | None = None          # while the Trainer trains
+        self._save: ContextManager[Path] | None = None  # begun here, ended once the Trainer has written
+        self._folder = Path()
+        self._loss: Any = None
+        self._metrics: dict[str, Any] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._is_idle:
+            return
+        if args.load_best_model_at_end:
+            raise ValueError("load_best_model_at_end=True: under OrchCallback checkpoints are saved when they are due, not "
+                             "where the model is best; load the best model after the training, from evaluations of your own")
+        self._training = Training(**dict({"total_steps": state.max_steps}, **self._options))
+        self._training.__enter__()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if self._training is None:
+            return None
+        self._training.step(state.global_step, loss=self._loss)
+        return self._decide(args, state, control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        return None if self._training is None else self._decide(args, state, control)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._training is not None:
+            self._training.step(state.global_step)      # a sign of life, and a moment at which ranks hear of a notice
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        self._metrics.update(metrics or {})
+        if self._training is None:
+            return None
+        control.should_evaluate = False
+        return self._decide(args, state, control)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        logs = logs or {}
+        self._loss = logs.get("loss", self._loss)
+        if "train_loss" in logs:
+            self._metrics["train_loss"] = logs["train_loss"]
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._training is None or self._save is None:
+            return
+        _all_ranks_are_here()                           # each writes random numbers of its own
+        if state.is_world_process_zero:
+            for path in _written(args, state).iterdir():
+                shutil.move(str(path), str(self._folder / path.name))
+            _written(args, state).rmdir()
+        save, self._save = self._save, None
+        save.__exit__(None, None, None)
+        self._leave_if_told(self._training)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._training is not None:
+            training, self._training = self._training, None
+            training.finish(self._metrics)
+            training.__exit__(None, None, None)
+
+    def _decide(self, args: Any, state: Any, control: Any) -> Any:
+        """Whether the Trainer saves now. Where it evaluates first, that is asked again behind the evaluation."""
+        assert self._training is not None
+        self._leave_if_told(self._training)             # no time for a save
+        control.should_save = not control.should_evaluate and self._training.should_save()
+        if control.should_save and self._save is None:
+            if state.is_world_process_zero:
+                shutil.rmtree(str(_written(args, state)), ignore_errors=True)   # what an earlier attempt left half-written
+            self._save = self._training.saving(state.global_step)
+            self._folder = self._save.__enter__()
+        return control
+
+    def _leave_if_told(self, training: Training) -> None:
+        if training.should_stop():
+            training.__exit__(None, None, None)         # STOPPED; raises SystemExit
+
+
+def _written(args: Any, state: Any) -> Path:
+    return Path(args.output_dir, "checkpoint-{}".format(state.global_step))
+
+
+def _all_ranks_are_here() -> None:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()

@@ -1,0 +1,98 @@
+"""lightning.Trainer under orch: `from orch_trainer.lightning import OrchCallback` (docs/frameworks.md has the ten lines).
+
+It saves when a save is due, in the middle of an epoch and of a validation too, stops after a notice once that save is
+complete, and tells where to resume from. Lightning's own requeue on Slurm is turned off: two masters of one run would
+fight. Outside orch it does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+
+from orch_trainer.training import Training
+
+STATE = "lightning.ckpt"
+
+
+class OrchCallback(Callback):  # type: ignore[misc]
+    """For `Trainer(callbacks=[...])`. Options are those of `Training`.
+
+    resume_from     for `Trainer.fit(ckpt_path=...)`: a file, or None on the first attempt and outside orch
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._is_idle = "ORCH_RUN_DIR" not in os.environ
+        self._training: Training | None = None          # while the Trainer trains
+        self._found = None if self._is_idle else Training(**options).resume_from
+        self.resume_from = None if self._found is None else str(self._found / STATE)
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Before Lightning installs its handlers. They ask the connector, the only place where every strategy has it."""
+        environment = trainer._accelerator_connector.cluster_environment
+        if not self._is_idle and isinstance(environment, SLURMEnvironment):
+            environment.auto_requeue = False
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The block begins here: Lightning has installed its handler of SIGTERM by now, and ours takes its place."""
+        if self._is_idle:
+            return
+        of = {} if trainer.max_steps is None or trainer.max_steps < 1 else {"total_steps": trainer.max_steps}
+        self._training = Training(**dict(of, **self._options))
+        self._training.__enter__()
+        if self._found is not None:
+            self._restore_random(trainer)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._training is not None:
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            self._training.step(trainer.global_step, loss=loss)
+            self._save_and_stop(self._training, trainer)
+
+    def on_validation_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        if self._training is not None and not trainer.sanity_checking:
+            self._training.step(trainer.global_step)    # a sign of life, and a moment at which ranks hear of a notice
+            self._save_and_stop(self._training, trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._training is not None:
+            training, self._training = self._training, None
+            training.finish({name: value.item() for name, value in trainer.callback_metrics.items()})
+            training.__exit__(None, None, None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        training, self._training = self._training, None
+        if training is not None:
+            training.__exit__(type(exception), exception, exception.__traceback__)
+
+    def _save_and_stop(self, training: Training, trainer: Any) -> None:
+        if training.should_save():
+            with training.saving(trainer.global_step) as folder:
+                trainer.save_checkpoint(folder / STATE)
+                torch.save({"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": _cuda()},
+                           str(folder / "random-{}.pt".format(trainer.global_rank)))
+        if training.should_stop():
+            training.__exit__(None, None, None)         # STOPPED; raises SystemExit
+
+    def _restore_random(self, trainer: Any) -> None:
+        """Lightning keeps no random numbers of its own. One written by other ranks than today's is left alone."""
+        assert self._found is not None
+        path = self._found / "random-{}.pt".format(trainer.global_rank)
+        if not path.exists():
+            return
+        saved = torch.load(str(path), weights_only=True)
+        version, words, gauss = saved["python"]
+        random.setstate((version, tuple(words), gauss))
+        torch.set_rng_state(saved["torch"])
+        if saved["cuda"] is not None and torch.cuda.is_available():
+            torch.cuda.set_rng_state(saved["cuda"])
+
+
+def _cuda() -> Any:
+    return torch.cuda.get_rng_state() if torch.cuda.is_available() else None

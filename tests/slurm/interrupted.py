@@ -1,0 +1,84 @@
+"""Trainings of real frameworks on a real Slurm, interrupted on purpose: preempted, and killed without warning."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from repositories import Repository
+from seen import attempt_dir, read
+
+ORCH_YAML = """\
+profiles:
+  default: {partition: low, cpus: 2, memory: 1500M, time: 10m, lead: 20s}
+checkpoint: {interval: 1s}
+recovery: {backoff: 1s}
+daemon: {every: 1s}
+"""
+
+
+def lines(made: Repository, tag: str, number: int) -> list[dict[str, Any]]:
+    """What this attempt's trainer said."""
+    path = attempt_dir(made, tag, number) / "trainer.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def saves(made: Repository, tag: str, number: int) -> list[dict[str, Any]]:
+    return [line for line in lines(made, tag, number) if line["event"] == "saved"]
+
+
+def supervisor(made: Repository, tag: str, number: int, event: str) -> list[dict[str, Any]]:
+    path = attempt_dir(made, tag, number) / "supervisor.jsonl"
+    told = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in told if line["event"] == event]
+
+
+def wait_until_it_trains(made: Repository, tag: str, number: int) -> None:
+    """Until this attempt has saved, and would hear of a preemption."""
+    made.until(lambda: saves(made, tag, number) and supervisor(made, tag, number, "notice_step"),
+               f"attempt {number} of {tag} to save")
+
+
+def preempt(made: Repository, tag: str, number: int) -> None:
+    """A job of higher priority wants this attempt's node."""
+    wait_until_it_trains(made, tag, number)
+    job_id = read(attempt_dir(made, tag, number) / "start.json")["job_id"]
+    node = made.slurm.job(int(job_id))["NodeList"]
+    made.slurm.submit("sleep 1", "--partition=high", f"--nodelist={node}", "--exclusive", "--mem=100")
+    _followed(made, tag, number)
+
+
+def kill_trainer(made: Repository, tag: str, number: int, *, rank: int = 0) -> None:
+    """SIGKILL to the process of this rank."""
+    wait_until_it_trains(made, tag, number)
+    for path in (attempt_dir(made, tag, number) / "trainers").glob("*.json"):
+        if read(path)["rank"] == rank:
+            os.kill(read(path)["pid"], signal.SIGKILL)
+
+
+def interrupt(made: Repository, tag: str, *ways: Callable[[Repository, str, int], None]) -> list[dict[str, Any]]:
+    """Each attempt in its way; the run's attempts once it has finished by itself."""
+    for number, way in enumerate(ways, 1):
+        way(made, tag, number)
+        _followed(made, tag, number)
+    made.until(lambda: made.status(tag)["state"] in ("finished", "held"), f"{tag} to finish", 240)
+    status = made.status(tag)
+    assert status["state"] == "finished", status
+    attempts: list[dict[str, Any]] = status["attempts"]
+    return attempts
+
+
+def measured_is_shown(made: Repository, tag: str) -> None:
+    """C, t, S, step time and R are in `orch status TAG`, and T* comes from them."""
+    said = made.orch("status", tag)
+    measured = next(line for line in said.splitlines() if "measured (median" in line)
+    for name in ("C ", "write ", "durable ", "step ", "R ", "size "):
+        assert f" {name}" in measured, said
+    assert made.journal(tag)[-1] and [e for e in made.journal(tag) if e["event"] == "interval" and e["stall_s"]], "T* has its C"
+
+
+def _followed(made: Repository, tag: str, number: int) -> None:
+    made.until(lambda: len(made.status(tag)["attempts"]) > number, f"attempt {number} of {tag} to be followed")

@@ -1,0 +1,56 @@
+"""lightning.Trainer with OrchCallback, as docs/frameworks.md has it, on a real Slurm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from interrupted import ORCH_YAML, interrupt, kill_trainer, lines, measured_is_shown, preempt, saves
+from repositories import Repository, make_repository
+from seen import attempt_dir, processes_of, run_dir
+
+if TYPE_CHECKING:
+    from conftest import PrivateSlurm
+
+pytest.importorskip("lightning", exc_type=ImportError)
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+
+TRAINER = Path(__file__).parent / "trainers" / "bolt.py"
+STEPS = 250
+
+
+@pytest.fixture(scope="module")
+def repository(slurm_cluster: PrivateSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    made = make_repository(tmp_path_factory.mktemp("bolt"), slurm_cluster, ORCH_YAML)
+    daemon = made.daemon()
+    yield made
+    daemon.terminate()
+    assert daemon.wait(timeout=30) == 0
+    assert processes_of(made.folder / "runs") == []
+
+
+def uninterrupted(folder: Path) -> str:
+    """The weights' digest of the same training outside orch, where the callback does nothing."""
+    folder.mkdir()
+    subprocess.run([sys.executable, TRAINER, str(STEPS), "0"], cwd=folder, check=True, timeout=240, capture_output=True,
+                   env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(TRAINER.parents[3])})
+    assert not (folder / "checkpoints").exists()
+    return (folder / "digest").read_text()
+
+
+def test_interrupted_and_not_end_with_the_same_weights(repository: Repository) -> None:
+    repository.job("bolt", script=f"#!/usr/bin/env bash\nexport OMP_NUM_THREADS=1\nexec python {TRAINER} {STEPS} 0.1\n")
+    repository.orch("submit", "bolt")
+    attempts = interrupt(repository, "bolt", preempt, kill_trainer)
+    assert [attempt["ending"] for attempt in attempts] == ["preempted-saved", "crash", "finished"]
+    assert (run_dir(repository, "bolt") / "digest").read_text() == uninterrupted(repository.folder / "whole")
+    assert attempts[1]["resume_step"] == saves(repository, "bolt", 1)[-1]["step"]
+    assert "val_loss" in repository.status("bolt")["metrics"]
+    out = (attempt_dir(repository, "bolt", 3) / "out.log").read_text()
+    assert "SLURMEnvironment requeues: False" in out, "Lightning knows that it is under Slurm, and requeues nothing"
+    measured_is_shown(repository, "bolt")
+    assert any(line.get("loss") for line in lines(repository, "bolt", 2))
