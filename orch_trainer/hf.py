@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 from orch_trainer.training import Training
 
 
-class OrchCallback(TrainerCallback):  # type: ignore[misc]
+class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
     """For `Trainer(callbacks=[...])`. Options are those of `Training`.
 
     resume_from     for `Trainer.train(resume_from_checkpoint=...)`: a folder, or None on the first attempt and outside orch

@@ -12,15 +12,15 @@ import random
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Callback
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from orch_trainer.training import Training
 
 STATE = "lightning.ckpt"
 
 
-class OrchCallback(Callback):  # type: ignore[misc]
+class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
     """For `Trainer(callbacks=[...])`. Options are those of `Training`.
 
     resume_from     for `Trainer.fit(ckpt_path=...)`: a file, or None on the first attempt and outside orch

@@ -13,6 +13,7 @@ Agree = Callable[[List[int]], List[int]]
 SHARE_OF_STEP = 0.001               # what agreeing may cost
 ROUND_STEPS_MAX = 1000
 ROUND_S_MAX = 5.0                   # a notice waits no longer than this for its round
+GROWTH_MAX = 4                      # of the distance, from one round to the next: a single step says little of the next ones
 
 
 class Team:
@@ -69,7 +70,7 @@ class Rounds:
             self._distance = 1                          # the next step saves
         self._left = self._distance
         self._ended = self._monotonic()
-        self._steps = steps_per_round(self._ended - began, step_s)
+        self._steps = min(steps_per_round(self._ended - began, step_s), GROWTH_MAX * self._distance)
         return bool(noticed_now)
 
     def saved(self, *, stop: bool) -> None:

@@ -43,6 +43,7 @@ def newest_epoch(run_dir: Path) -> int | None:
 
 
 def saved_after_notice(notice_at: float | None, start: StartRecord, checkpoint: Checkpoint | None) -> bool:
-    """Whether a complete checkpoint of this very start came after its notice."""
+    """Whether a complete checkpoint of this very start came after its notice. A framework's own bears no epoch; the fence has
+    ended whoever else could have written it."""
     return (notice_at is not None and checkpoint is not None
-            and checkpoint.epoch == start.epoch and checkpoint.saved_at >= notice_at)
+            and checkpoint.epoch in (start.epoch, 0) and checkpoint.saved_at >= notice_at)

@@ -1,7 +1,7 @@
 """Reading checkpoints: which folders are complete, and whether one is as it was written. Never writes.
 
 A folder is a complete checkpoint if and only if its ``COMPLETE`` marker parses and every file it lists has the listed size
-(docs/protocol.md). Order is by the marker's step, never by name or date. What a network file system lists may be gone, and
+(docs/protocol.md), or if the framework that wrote it would call it so (``layouts``). Order is by step, never by name or date. What a network file system lists may be gone, and
 what is there may not be listed for half a minute: a folder counts by what is found in it by name, and whoever knows a name
 gives it (``also``).
 """
@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import layouts
+
 MARKER = "COMPLETE"
 _BLOCK_BYTES = 1 << 20
 
@@ -27,22 +29,33 @@ class Checkpoint:
     step: int
     saved_at: float
     size_bytes: int
-    epoch: int = 0
+    epoch: int = 0                     # 0: not known, it is a framework's own
 
 
 def complete_checkpoints(folder: Path, also: Iterable[Path] = ()) -> list[Checkpoint]:
     """All complete checkpoints below this folder and of ``also``, newest step last. A folder that is not there has none."""
+    found = [*_with_marker(folder, also), *map(_frameworks_own, layouts.newest_first(folder))]
+    return sorted(found, key=lambda c: (c.step, c.saved_at))
+
+
+def newest_complete(folder: Path, *others: Checkpoint) -> Checkpoint | None:
+    """The complete checkpoint with the highest step, of this folder and of ``others``. Of frameworks' own only the newest is
+    looked at: they may be large."""
+    own = next(layouts.newest_first(folder), None)
+    found = [*others, *_with_marker(folder), *([_frameworks_own(own)] if own is not None else [])]
+    return max(found, key=lambda c: (c.step, c.saved_at), default=None)
+
+
+def _with_marker(folder: Path, also: Iterable[Path] = ()) -> list[Checkpoint]:
     try:
         paths = {folder / name for name in os.listdir(folder) if not name.startswith(".")}
     except FileNotFoundError:
         paths = set()
-    found = (read_checkpoint(path) for path in paths.union(also))
-    return sorted((c for c in found if c is not None), key=lambda c: (c.step, c.saved_at))
+    return [one for one in map(read_checkpoint, paths.union(also)) if one is not None]
 
 
-def newest_complete(folder: Path, *others: Checkpoint) -> Checkpoint | None:
-    """The complete checkpoint with the highest step, of this folder and of ``others``."""
-    return max((*others, *complete_checkpoints(folder)), key=lambda c: (c.step, c.saved_at), default=None)
+def _frameworks_own(found: layouts.Found) -> Checkpoint:
+    return Checkpoint(path=found.path, step=found.step, saved_at=found.saved_at, size_bytes=found.size_bytes)
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
@@ -59,8 +72,10 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def damage(path: Path) -> str:
-    """What in a complete checkpoint differs from its checksums; '' if nothing does, or it has none. Reads about 1 GiB at
-    most."""
+    """What in a complete checkpoint differs from its checksums; '' if nothing does, or it has none, as a framework's own.
+    Reads about 1 GiB at most."""
+    if not (path / MARKER).exists():
+        return ""
     try:
         marker = json.loads((path / MARKER).read_text())
         sums, budget = dict(marker.get("sums") or {}), int(marker.get("sum_bytes") or 0)

@@ -63,6 +63,7 @@ class Phase(StrEnum):
     ACTIVE = "active"
     HELD = "held"
     CANCELLING = "cancelling"
+    ROLLING_BACK = "rolling-back"      # newer checkpoints are set aside once nothing of the run is left; then ACTIVE
     CANCELLED = "cancelled"
     FINISHED = "finished"
 
@@ -270,6 +271,8 @@ class Run:
     adjusted_sequence: int = -1        # endings before it have had their consequence for memory or lead
     saves_fail: bool = False           # its trainer cannot save: a full or failing disk, as last told in `saves`
     saves_told_at: float | None = None
+    saves_asked: int = 0               # checkpoints that people asked for: control.json's `save`
+    rollback_step: int | None = None   # where it goes back to
     interval: dict[str, object] = field(default_factory=dict)  # the latest `interval` event: T* and what it came from
 
     @property

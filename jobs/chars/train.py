@@ -152,7 +152,7 @@ def main():
         if training.resume_from:
             step = read(training.resume_from)
         while True:
-            if step and step % options.evaluate_every == 0 or step == options.steps:
+            if (step and step % options.evaluate_every == 0) or step == options.steps:
                 held_out_loss = evaluate()
                 if held_out_loss is None:
                     break

@@ -45,7 +45,8 @@ class Delivery:
         # one that registers only after it was told as an unregistered program is not told twice: `told` knows it
         # a name that no notice task bears is a container's own
         elsewhere = any(entry.get("host") in self.step_hosts - {self._host} for entry in entries)
-        if local or elsewhere or self._unregistered_told:
+        # who was told and has left leaves no heir: its launcher (torchrun) is not told in its place
+        if local or elsewhere or self._unregistered_told or self.told:
             return
         family = self.family(helpers)
         if target.has_client(family):

@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cancel": ("ask", "Save, then end a run."),
     "update": ("update", "Change memory, time, nice value or job.sh of a run."),
     "top": ("update", "Put a run's waiting job before your others."),
+    "save": ("checkpoint", "Ask a running trainer for a checkpoint now."),
+    "rollback": ("checkpoint", "Go on from an earlier checkpoint; newer ones are set aside."),
     "wait": ("ask", "Wait until a run is finished, held or cancelled."),
     "daemon": ("daemon", "Passes over all runs, one after another."),
     "tick": ("daemon", "One pass over all runs."),

@@ -24,6 +24,7 @@ from orchestrator.errors import NoRoom, SlurmError, SlurmUnreachable, Submission
 from orchestrator.journal import LockedJournal
 from orchestrator.model import JobSeen, Run
 from orchestrator.records import AttemptSpec
+from orchestrator.rollback import set_aside_newer
 from orchestrator.slurm.fields import gres_counts
 from orchestrator.states import ENDED_STATES, ENDING_STATES
 from orchestrator.trainer_control import write_control
@@ -67,6 +68,11 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
         case do.WriteControl(control=control):
             write_control(folders.run_dir(ports.repository, run.spec.tag), control)
             return replace(seen, control=control)
+        case do.SetAside(newer_than_step=step):
+            into = f"set-aside-{run.phase_since:.0f}"  # the same when a pass was killed in the middle
+            names = set_aside_newer(folders.run_dir(ports.repository, run.spec.tag), step, into)
+            journal.append("rolled_back", to_step=step, set_aside=names, into=into)
+            return replace(seen, checkpoint_step=step)
         case do.Wait():
             pass
     return seen

@@ -244,6 +244,8 @@ def verb(action: do.Action) -> str:
             return f"point job {job_id} to {text}"
         case do.WriteControl():
             return "write control.json"
+        case do.SetAside(newer_than_step=step):
+            return f"set aside checkpoints newer than step {step}"
         case do.Wait():
             return "wait"
 

@@ -1,17 +1,22 @@
-"""What people ask of a run that exists: hold, release, cancel, wait. One fact into the journal, then a pass for its tag."""
+"""What people ask of a run that exists: hold, release, cancel, save, rollback, wait. One fact into the journal, then a pass
+for its tag."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from orchestrator import folders, journal
+from orchestrator.checkpoints import Checkpoint, complete_checkpoints
 from orchestrator.control.passes import PassReport, catch_up, pass_over_all, reconcile
 from orchestrator.control.ports import Ports, ask_slurm, require_run, runs_now
 from orchestrator.control.publish import publish_state
 from orchestrator.control.tell import tell
 from orchestrator.core.pending import HELD_BY_UPSTREAM
-from orchestrator.errors import Refused, SlurmUnreachable, TimedOut
-from orchestrator.model import After, Phase, Run
+from orchestrator.errors import Refused, SlurmUnreachable, StorageError, TimedOut
+from orchestrator.model import After, Attempt, Phase, Run
+from orchestrator.trainer_lines import last_lines, last_of
+from orchestrator.units import format_duration
 from orchestrator.views.facts import how_to_go_on, state_word
 
 LOCK_WAIT_S = 40.0  # longer than one Slurm command may take: a pass holds the lock meanwhile
@@ -31,6 +36,81 @@ def cancel(ports: Ports, tag: str, *, now: bool) -> Run:
     """End the run: the successor first, then the live attempt, which saves before it stops unless ``now``. Raises Refused for
     one that is finished; one that is cancelled already is left as it is."""
     return _ask(ports, tag, "cancel", _refuse_finished, now=now, reason="by hand")
+
+
+def save(ports: Ports, tag: str) -> tuple[Run, Attempt]:
+    """Ask the trainer of the live attempt for a checkpoint now. Raises Refused where none trains that would hear it."""
+    live: list[Attempt] = []
+
+    def refuse(run: Run) -> None:
+        live.append(_trains(ports, run))
+
+    return _ask(ports, tag, "save", refuse, reason="by hand"), live[0]
+
+
+def _trains(ports: Ports, run: Run) -> Attempt:
+    live, tag = run.live, run.spec.tag
+    if live is None:
+        raise Refused(f"nothing of {tag} runs that could save", hint=f"`orch status {tag}` shows its newest checkpoint")
+    lines = last_lines(_attempt_dir(ports, tag, live))
+    if not lines:
+        raise Refused(f"attempt {live.number} of {tag} has said nothing yet; only a trainer that uses orch_trainer saves "
+                      "when it is asked", hint=f"`orch logs {tag}` shows how far it is")
+    if last_of(lines, "first_step", "progress", "saved") is None:
+        raise Refused(f"attempt {live.number} of {tag} has not done its first step yet")
+    return live
+
+
+def wait_for_save(
+    ports: Ports, tag: str, attempt: Attempt, since: float, *, timeout_s: float, sleep: Callable[[float], None],
+    monotonic: Callable[[], float],
+) -> dict[str, object]:
+    """The trainer's line of the save that was asked for at ``since``. Raises StorageError where that save failed, Refused
+    where the attempt ended without it, TimedOut."""
+    began = monotonic()
+    while True:
+        lines = last_lines(_attempt_dir(ports, tag, attempt))
+        told = last_of([line for line in lines if line["t"] >= since], "saved", "save_failed")
+        if told is not None and told["event"] == "saved":
+            return told
+        if told is not None:
+            raise StorageError(f"{tag} could not save step {told.get('step')}: {told.get('error')}")
+        if last_of(lines, "stopped", "finished", "failed", "fenced") is not None:
+            raise Refused(f"attempt {attempt.number} of {tag} ended before it saved", hint=f"`orch status {tag}`")
+        if monotonic() - began >= timeout_s:
+            raise TimedOut(f"{tag} has not saved within {format_duration(timeout_s)}", hint=f"`orch logs {tag}`")
+        sleep(0.2)
+
+
+def _attempt_dir(ports: Ports, tag: str, attempt: Attempt) -> Path:
+    return folders.attempt_dir(folders.run_dir(ports.repository, tag), attempt.number)
+
+
+def rollback(ports: Ports, tag: str, *, step: int | None, ago_s: float | None, by: str, why: str) -> tuple[Run, Checkpoint]:
+    """Go on from the complete checkpoint of this step, or from the newest that is so old; newer ones are set aside.
+
+    A live attempt is ended first. Raises Refused where there is no such checkpoint.
+    """
+    require_run(ports.repository, tag)
+    there = complete_checkpoints(folders.checkpoint_dir(folders.run_dir(ports.repository, tag)))
+    if step is not None:
+        chosen = next((one for one in there if one.step == step), None)
+    else:
+        assert ago_s is not None
+        chosen = next((one for one in reversed(there) if one.saved_at <= ports.clock() - ago_s), None)
+    if chosen is None:
+        wanted = f"of step {step}" if step is not None else f"that is {format_duration(ago_s or 0.0)} old"
+        ages = ", ".join(f"{one.step} ({format_duration(ports.clock() - one.saved_at)} old)" for one in there)
+        raise Refused(f"{tag} has no complete checkpoint {wanted}",
+                      hint=f"there are: {ages}" if there else "it has none at all")
+    run = _ask(ports, tag, "rollback", _refuse_cancelling, to_step=chosen.step, checkpoint=chosen.path.name, by=by,
+               reason=f"{by}: {why}")
+    return run, chosen
+
+
+def _refuse_cancelling(run: Run) -> None:
+    if run.phase == Phase.CANCELLING:
+        raise Refused(f"{run.spec.tag} is being cancelled", hint=f"`orch wait {run.spec.tag} --for cancelled`, then again")
 
 
 def _refuse_over(run: Run) -> None:
@@ -58,7 +138,7 @@ def _ask(ports: Ports, tag: str, event: str, refuse: Callable[[Run], None], **co
         catch_up(ports, tag, ask_slurm(ports), locked)
         run = require_run(ports.repository, tag)
         refuse(run)
-        if run.over:
+        if run.over and event != "rollback":
             return run
         locked.append(event, **context)
         snapshot = ask_slurm(ports)

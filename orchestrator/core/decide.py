@@ -8,7 +8,7 @@ slurmctld has lost its state, the number of ours is somebody else's. Every actio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.core.changing import ChangeJob, TakeScript, changes
 from orchestrator.core.observation import Control, Observation
@@ -92,13 +92,22 @@ class WriteControl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """Put the checkpoints that are newer than this step where nobody resumes from them."""
+
+    newer_than_step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Nothing to do, and why. Said by ``orch explain``; acting on it does nothing."""
 
     why: str
 
 
-Action = QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | Withdraw | ChangeJob | TakeScript | WriteControl | Wait
+Action = (QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | Withdraw | ChangeJob | TakeScript | WriteControl
+          | SetAside | Wait)
 
 
 def decide(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
@@ -154,13 +163,25 @@ def _cancelling(run: Run, seen: Observation, policy: Policy, now: float) -> list
     return actions
 
 
+def _rolling_back(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
+    """Nothing may train while checkpoints are set aside: a save of what is to be undone would be the newest again."""
+    assert run.rollback_step is not None
+    why = f"the run goes back to step {run.rollback_step}"
+    actions = _cancel_waiting(run, seen, now, why)
+    if run.live is not None and _may_ask(run, "cancel", run.live.job_id, now):
+        actions.append(CancelJob(job_id=run.live.job_id, why=why))
+    if run.live is None and not run.waiting:
+        actions.append(SetAside(newer_than_step=run.rollback_step, why=why))
+    return actions
+
+
 def _over(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     return _cancel_waiting(run, seen, now, f"the run is {run.phase}")
 
 
 _BY_PHASE = {
     Phase.ACTIVE: _active, Phase.HELD: _held, Phase.CANCELLING: _cancelling,
-    Phase.CANCELLED: _over, Phase.FINISHED: _over,
+    Phase.ROLLING_BACK: _rolling_back, Phase.CANCELLED: _over, Phase.FINISHED: _over,
 }
 
 
@@ -337,11 +358,12 @@ def _control(run: Run, seen: Observation, policy: Policy) -> list[Action]:
     old_stop = have is not None and have.stop is not None and run.phase == Phase.ACTIVE
     if run.live is None and not run.waiting and not old_stop:
         return []
-    if have is not None and (have.interval_s, have.local_interval_s, have.stop) == (interval_s, local_s, stop):
+    save = max(run.saves_asked, have.save if have else 0)
+    wanted = Control(seq=have.seq + 1 if have else 1, interval_s=interval_s, stop=stop, save=save, local_interval_s=local_s)
+    if have is not None and replace(wanted, seq=have.seq) == have:
         return []
-    wanted = Control(seq=have.seq + 1 if have else 1, interval_s=interval_s, stop=stop, save=have.save if have else 0,
-                     local_interval_s=local_s)
-    return [WriteControl(control=wanted, why=f"interval {interval_s:g} s" + (f", stop: {stop}" if stop else ""))]
+    words = [f"interval {interval_s:g} s", f"stop: {stop}" if stop else "", "save now" if have and save > have.save else ""]
+    return [WriteControl(control=wanted, why=", ".join(filter(None, words)))]
 
 
 def _rest(run: Run, seen: Observation) -> str:

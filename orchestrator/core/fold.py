@@ -23,6 +23,8 @@ journal is read.
     changed, script_taken    a waiting job asks for it, the run's copy of job.sh is that one
     updated      the run asks for it from now on
     unchanged    it does not: Slurm refused, or the run is over
+    save         a person asked for a checkpoint now
+    rollback     intent: go back to an earlier checkpoint   -> rolled_back: newer ones are set aside, it goes on
     adjusted     the next attempts ask for more memory or a longer lead, because of an ending
     saves        the trainer cannot save (fail: true; a full disk), or can again
     interval     a checkpoint interval was chosen, with all that it was computed from: M from `platform`, which counts all
@@ -279,6 +281,24 @@ def _reopened(run: Run, event: Event) -> Changes:
                   released_sequence=run.events)
 
 
+def _save(run: Run, event: Event) -> Changes:
+    return {"saves_asked": run.saves_asked + 1}
+
+
+def _rollback(run: Run, event: Event) -> Changes:
+    if run.phase == Phase.CANCELLING:
+        return {}
+    return _phase(event, Phase.ROLLING_BACK, rollback_step=int(event["to_step"]))
+
+
+def _rolled_back(run: Run, event: Event) -> Changes:
+    """What ended before no longer counts: a person has decided where it goes on."""
+    if run.phase != Phase.ROLLING_BACK:
+        return {}
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, rollback_step=None, metrics={}, cancel_now=False, held_by="",
+                  released_sequence=run.events)
+
+
 _WAITING = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED})
 
 _UPDATES: dict[str, Callable[[Run, Event], Changes]] = {
@@ -309,4 +329,7 @@ _UPDATES: dict[str, Callable[[Run, Event], Changes]] = {
     "cancelled": _cancelled,
     "finished": _finished,
     "reopened": _reopened,
+    "save": _save,
+    "rollback": _rollback,
+    "rolled_back": _rolled_back,
 }

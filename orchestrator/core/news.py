@@ -297,7 +297,7 @@ def _ended_by(job: JobSeen) -> str:
 
 
 def _phase(run: Run, seen: Observation, policy: Policy) -> Iterator[Fact]:
-    if run.over:
+    if run.over or run.phase == Phase.ROLLING_BACK:
         return
     ended = [a for a in run.attempts if not a.live]
     finished = next((a for a in ended if a.ending == Ending.FINISHED and decides(run, a)), None)

@@ -15,8 +15,8 @@ FILES = sorted(p for name in ("orchestrator", "orch_trainer") for p in (ROOT / n
 
 WORDS = frozenset({"units", "states", "model", "errors", "events", "records", "startup", "message"})
 EDGES = frozenset({
-    "attempt_files", "journal", "config", "checkpoints", "trainer_control", "trainer_lines", "notify", "slurm", "host",
-    "sd_notify"})
+    "attempt_files", "journal", "config", "layouts", "checkpoints", "rollback", "trainer_control", "trainer_lines", "notify",
+    "slurm", "host", "sd_notify"})
 # The types that core and the edges speak in; core's thinking is not for edges.
 CORE_TYPES = frozenset({"orchestrator.core.observation"})
 
@@ -27,7 +27,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     "catalog": frozenset(),
     "core": WORDS | {"planner"},
     "folders": WORDS,
+    "layouts": frozenset(),
     **{edge: WORDS | {"folders"} for edge in EDGES},
+    "checkpoints": WORDS | {"folders", "layouts"},
+    "rollback": WORDS | {"folders", "checkpoints", "layouts"},
     "attempt": WORDS | {"core", "folders", "attempt_files", "journal", "checkpoints", "trainer_control",
                         "trainer_lines", "host"},
     "cluster": WORDS | {"slurm"},
@@ -117,7 +120,7 @@ def test_imports_run_one_way(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in FILES if layer_of(p) == "orch_trainer"], **ids)
 def test_the_trainer_library_imports_the_standard_library_alone(path: Path) -> None:
-    guarded = {"hf.py": {"transformers"}, "lightning.py": {"lightning", "pytorch_lightning"}}
+    guarded = {"hf.py": {"torch", "transformers"}, "lightning.py": {"torch", "lightning"}}
     for module in imports(tree_of(path)):
         head = module.partition(".")[0]
         assert head in sys.stdlib_module_names or head in {"orch_trainer", "torch"} | guarded.get(path.name, set()), module

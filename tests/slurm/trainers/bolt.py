@@ -71,14 +71,16 @@ class Batches:
         self.epoch, self.taken, self.resumed = state["epoch"], state["taken"], True
 
 
-model, data, held_out = Model(), Batches(windows[:800]), [windows[-64:-32], windows[-32:]]
+model, data = Model(), Batches(windows[:800])
+held_out = torch.utils.data.DataLoader(windows[-64:], batch_size=32)
 options = {"max_steps": steps, "max_epochs": -1, "val_check_interval": 25, "accelerator": "cpu", "devices": 1,
            "default_root_dir": str(folder / "lightning"), "logger": False, "enable_checkpointing": False,
            "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
 page = (root / "docs/frameworks.md").read_text()
 example = re.search(r"```python lightning\n(.*?)```", page, re.DOTALL).group(1)
-exec(example.replace("callbacks=[orch]", "callbacks=[orch], **options").replace("data,", "data, held_out,"))
+names = {"model": model, "data": data, "held_out": held_out, "options": options}
+exec(example.replace("callbacks=[orch]", "callbacks=[orch], **options").replace("data,", "data, held_out,"), names)
 weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
 (folder / "digest").write_text(hashlib.sha256(weights).hexdigest())
-environment = trainer._accelerator_connector.cluster_environment
+environment = names["trainer"]._accelerator_connector.cluster_environment
 print(f"{type(environment).__name__} requeues: {getattr(environment, 'auto_requeue', None)}", flush=True)

@@ -23,7 +23,8 @@ torch.manual_seed(1)
 text = gzip.decompress((root / "jobs/chars/alice.txt.gz").read_bytes())
 windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().unfold(0, 16, 16)
 data = [{"input_ids": window, "labels": window} for window in windows[:1000]]
-model = GPT2LMHeadModel(GPT2Config(vocab_size=128, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0))
+model = GPT2LMHeadModel(GPT2Config(vocab_size=128, n_positions=16, n_embd=16, n_layer=1, n_head=2,
+                                   bos_token_id=0, eos_token_id=0))
 arguments = TrainingArguments(
     str(folder / "hf"), max_steps=steps, per_device_train_batch_size=4, logging_steps=5, eval_strategy="steps", eval_steps=25,
     per_device_eval_batch_size=4, report_to=[], disable_tqdm=True, use_cpu=True, seed=1, warmup_steps=20)
