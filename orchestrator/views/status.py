@@ -14,7 +14,7 @@ from orchestrator.model import Phase, Run, Submission
 from orchestrator.states import WAITING_STATES
 from orchestrator.units import format_duration, format_size
 from orchestrator.views.facts import METRICS_SHOWN, Progress, Shown, how_to_go_on, metrics_in_words, state_word, why_waiting
-from orchestrator.views.interval import interval_lines
+from orchestrator.views.interval import interval_lines, measured_lines
 from orchestrator.views.reasons import job_in_words, start_in_words
 from orchestrator.views.text import Line, Span, Style, day_and_time, one_line, table, wrapped
 from orchestrator.views.timeline import Moment, Saves, attempt_table, moment_lines
@@ -132,8 +132,9 @@ def run_lines(whole: Whole, view: View) -> list[Line]:
         for s in run.waiting:
             lines += wrapped(_waiting_line(whole, s, view), width)
     paragraphs = [_checkpoints(whole.checkpoints, view.now)]
-    if whole.setting is not None and not run.over:
-        paragraphs.append(interval_lines(whole.setting, restarts(run), whole.shown.progress.interval_s))
+    if whole.setting is not None:
+        paragraphs.append(measured_lines(whole.setting.measured, restarts(run)) if run.over else
+                          interval_lines(whole.setting, restarts(run), whole.shown.progress.interval_s))
     for paragraph in paragraphs:
         lines += [()] if paragraph else []
         for words in paragraph:

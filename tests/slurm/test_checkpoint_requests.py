@@ -82,10 +82,11 @@ def test_a_run_goes_back_and_newer_checkpoints_are_set_aside(repository: Reposit
     assert "no step and no time" in repository.orch("rollback", "back", "--to", "yesterday", "--why", "x", code=2)
     repository.orch("rollback", "back", "--to", str(good), "--why", "the loss went up")
     repository.until(lambda: len(repository.status("back")["attempts"]) == 2, "an attempt from the earlier checkpoint")
-    trains(repository, "back", 2)
     status = repository.status("back")
+    number = status["attempts"][1]["attempt"]          # its successor has had number 2
+    trains(repository, "back", number)
     assert status["state"] == "running" and status["attempts"][1]["resume_step"] == good
-    assert lines(repository, "back", 2)[0]["resume_step"] == good
+    assert lines(repository, "back", number)[0]["resume_step"] == good
     aside = next((run_dir(repository, "back") / "checkpoints").glob("set-aside-*"))
     moved = {int(path.name.removeprefix("step-")) for path in aside.iterdir()}
     assert {spoilt, worse} <= moved and steps(repository, "back") == [good]
