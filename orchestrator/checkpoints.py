@@ -1,9 +1,9 @@
 """Reading checkpoints: which folders are complete, and whether one is as it was written. Never writes.
 
 A folder is a complete checkpoint if and only if its ``COMPLETE`` marker parses and every file it lists has the listed size
-(docs/protocol.md), or if the framework that wrote it would call it so (``layouts``). Order is by step, never by name or date. What a network file system lists may be gone, and
-what is there may not be listed for half a minute: a folder counts by what is found in it by name, and whoever knows a name
-gives it (``also``).
+(docs/protocol.md), or if the framework that wrote it would call it so (``layouts``). Order is by step, never by name or
+date. What a network file system lists may be gone, and what is there may not be listed for half a minute: a folder counts
+by what is found in it by name, and whoever knows a name gives it (``also``).
 """
 
 from __future__ import annotations
