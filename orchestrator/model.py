@@ -75,6 +75,16 @@ class After(StrEnum):
     ENDED = "ended"                    # finished, cancelled, or failed (``Run.failed``)
 
 
+class Canary(StrEnum):
+    """How far the proof is that a run resumes where it was stopped."""
+
+    NONE = ""
+    WANTED = "wanted"
+    STOPPING = "stopping"
+    PROVEN = "proven"
+    BROKEN = "broken"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """The fixed resources of a kind of job, written in one place (orch.yaml) and nowhere else."""
@@ -142,6 +152,7 @@ class RunSpec:
     after_jobs: tuple[str, ...] = ()
     campaign: str = ""
     what: str = ""
+    prove_resume: bool = False         # stop the first attempt early, and see whether the next goes on where it was
 
     def policy(self, general: Policy) -> Policy:
         """orch.yaml's policy as it is now, with what job.yaml said of this run."""
@@ -273,6 +284,8 @@ class Run:
     saves_told_at: float | None = None
     saves_asked: int = 0               # checkpoints that people asked for: control.json's `save`
     rollback_step: int | None = None   # where it goes back to
+    canary: Canary = Canary.NONE
+    canary_epoch: int | None = None    # of the attempt that is stopped for it
     interval: dict[str, object] = field(default_factory=dict)  # the latest `interval` event: T* and what it came from
 
     @property

@@ -19,10 +19,13 @@ from orchestrator.model import Phase
 @click.option("--profile", metavar="NAME", help="Resources from this profile of orch.yaml.")
 @click.option("--memory", metavar="36G", help="Memory of this run instead of the profile's.")
 @click.option("--again", is_flag=True, help="Continue a run that is over or held, with job.sh and resources as they are now.")
+@click.option("--prove-resume", is_flag=True, help="Stop the first attempt within minutes, and hold the run unless step and "
+              "loss go on in the next.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the script, submit nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def submit(
-    tag: str, after: tuple[str, ...], profile: str | None, memory: str | None, again: bool, dry_run: bool, as_json: bool,
+    tag: str, after: tuple[str, ...], profile: str | None, memory: str | None, again: bool, prove_resume: bool, dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Queue a run and its successor, with the resources of one profile and nothing else. Or a whole campaign, by its name or
     its file jobs/NAME.campaign.yaml.
@@ -42,9 +45,10 @@ def submit(
 
     ports, _ = open_ports()
     if (campaign := named(ports, tag)) is not None:
-        submit_all(ports, campaign, dry_run=dry_run, as_json=as_json, for_one=bool(after or profile or memory or again))
+        submit_all(ports, campaign, dry_run=dry_run, as_json=as_json, for_one=bool(after or profile or memory or again or prove_resume))
         return
-    request = use.Request(tag=tag, after=parse_option(after), profile=profile, memory=memory, again=again)
+    request = use.Request(tag=tag, after=parse_option(after), profile=profile, memory=memory, again=again,
+                          prove_resume=prove_resume)
     spec = use.build_spec(ports, as_in_campaign(ports, request), os.environ)
     known = use.known_already(ports, tag, again=again)
     if known is None:

@@ -46,6 +46,9 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
         case do.CancelJob(job_id=job_id):
             _cancel(job_id, action.why, journal, ports)
             return _look_again(run, seen, job_id, ports)
+        case do.StopJob(job_id=job_id):
+            journal.append("asked", kind="stop", job_id=job_id, why=action.why)
+            ports.slurm.stop(job_id)
         case do.PauseJob(submission_id=submission_id, job_id=job_id):
             _hold(job_id, submission_id, action.why, journal, ports)
         case do.ResumeJob(submission_id=submission_id, job_id=job_id):

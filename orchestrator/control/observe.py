@@ -23,7 +23,7 @@ from orchestrator.core.recovery import last_unsettled, needs_offers
 from orchestrator.core.script import COMMENT_PREFIX, parse_comment, repository_key
 from orchestrator.errors import JournalError, SlurmError, StorageError, UnknownTag
 from orchestrator.host import nothing_there, supervisor_lives
-from orchestrator.model import ENDED_STATES, Ending, JobSeen, Policy, Run
+from orchestrator.model import ENDED_STATES, Canary, Ending, JobSeen, Policy, Run
 from orchestrator.records import EndRecord, StartRecord, StoodDown
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
@@ -49,6 +49,8 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
         measured=measure(_latest_lines(numbered, lines_of)),
         others=snapshot.platform.others(repository, run.spec.tag, snapshot.asked_at), control=read_control(run_dir),
+        lines={number: lines_of(folder) for number, folder in numbered} if run.canary in (Canary.WANTED, Canary.STOPPING)
+        else {},
         upstream=upstream_of(repository, run))
     return with_offers(ports, run, with_accounts(ports, run, seen, snapshot), snapshot)
 

@@ -230,6 +230,8 @@ def verb(action: do.Action) -> str:
             return "queue an attempt"
         case do.CancelJob(job_id=job_id):
             return f"cancel job {job_id}"
+        case do.StopJob(job_id=job_id):
+            return f"stop job {job_id}"
         case do.PauseJob(job_id=job_id):
             return f"hold job {job_id}"
         case do.ResumeJob(job_id=job_id):
@@ -276,6 +278,8 @@ def describe(event: journal.Event) -> str:
             return f"job {event['job_id']} is gone: it need not be asked to {event['kind']} any more"
         case "rejected":
             return _refusal(event)
+        case "canary":
+            return f"resume: {event['state']}: {event.get('reason', '')}"
         case "interval":
             unchanged = " still" if event.get("kept") else ""
             local_s = event.get("local_interval_s")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from orchestrator.core import canary
 from orchestrator.core.changing import ChangeJob, TakeScript, changes
 from orchestrator.core.observation import Control, Observation
 from orchestrator.core.pending import unmet, waits_for
@@ -24,7 +25,7 @@ from orchestrator.core.recovery import (
 )
 from orchestrator.core.reliability import interval_in_force_s, local_interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
-from orchestrator.model import Attempt, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
+from orchestrator.model import Attempt, Canary, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
 from orchestrator.states import ALLOCATED_STATES, ENDED_STATES, ENDING_STATES, WAITING_STATES
 
 # A scancel that seems to have had no effect is sent again after this long.
@@ -92,6 +93,14 @@ class WriteControl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopJob:
+    """Give notice to a running attempt, as before a limit: it saves, and its successor goes on."""
+
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
     """Put the checkpoints that are newer than this step where nobody resumes from them."""
 
@@ -107,7 +116,7 @@ class Wait:
 
 
 Action = (QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | Withdraw | ChangeJob | TakeScript | WriteControl
-          | SetAside | Wait)
+          | StopJob | SetAside | Wait)
 
 
 def decide(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
@@ -140,7 +149,15 @@ def _active(run: Run, seen: Observation, policy: Policy, now: float) -> list[Act
         for s in waiting if s.held and s.job_id is not None and s.id in seen.jobs and s not in overtaken]
     actions += _repoint(run, seen, now)
     actions += _queue(run, seen, policy, now)
-    return actions
+    return actions or _stop_for_proof(run, now)
+
+
+def _stop_for_proof(run: Run, now: float) -> list[Action]:
+    """Once all else is done: its successor waits behind it by now."""
+    live = canary.must_stop(run)
+    if live is None or not _may_ask(run, "stop", live.job_id, now):
+        return []
+    return [StopJob(job_id=live.job_id, why=f"attempt {live.number} has trained enough to prove that it resumes")]
 
 
 def _held(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
@@ -148,7 +165,11 @@ def _held(run: Run, seen: Observation, policy: Policy, now: float) -> list[Actio
     if run.held_by == "user":
         return [PauseJob(submission_id=s.id, job_id=s.job_id, why=why)
                 for s in run.waiting if s.job_id is not None and s.id in seen.jobs and not s.held]
-    return _cancel_waiting(run, seen, now, why)
+    actions = _cancel_waiting(run, seen, now, why)
+    live = run.live
+    if run.canary == Canary.BROKEN and live is not None and _may_ask(run, "cancel", live.job_id, now):
+        actions.append(CancelJob(job_id=live.job_id, why=why))  # what it trains is not the run that was asked for
+    return actions
 
 
 def _cancelling(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:

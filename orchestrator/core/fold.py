@@ -24,6 +24,7 @@ journal is read.
     updated      the run asks for it from now on
     unchanged    it does not: Slurm refused, or the run is over
     save         a person asked for a checkpoint now
+    canary       the proof that the run resumes where it was: stopping, proven or broken, with the evidence
     rollback     intent: go back to an earlier checkpoint   -> rolled_back: newer ones are set aside, it goes on
     adjusted     the next attempts ask for more memory or a longer lead, because of an ending
     saves        the trainer cannot save (fail: true; a full disk), or can again
@@ -43,6 +44,7 @@ from orchestrator.errors import JournalError
 from orchestrator.model import (
     After,
     Attempt,
+    Canary,
     Change,
     Ending,
     Phase,
@@ -94,7 +96,12 @@ def spec_from_event(data: dict[str, Any]) -> RunSpec:
 
 def _submit(event: Event) -> Run:
     at = float(event["t"])
-    return Run(spec=spec_from_event(event["spec"]), submitted_at=at, phase_since=at, events=1)
+    spec = spec_from_event(event["spec"])
+    return Run(spec=spec, submitted_at=at, phase_since=at, events=1, canary=_wanted(spec))
+
+
+def _wanted(spec: RunSpec) -> Canary:
+    return Canary.WANTED if spec.prove_resume else Canary.NONE
 
 
 def _phase(event: Event, phase: Phase, **changes: Any) -> Changes:
@@ -255,7 +262,9 @@ def _held(run: Run, event: Event) -> Changes:
 def _released(run: Run, event: Event) -> Changes:
     if run.phase != Phase.HELD:
         return {}
-    return _phase({**event, "reason": ""}, Phase.ACTIVE, held_by="", released_sequence=run.events)
+    # who releases a run in spite of the proof has decided about it
+    canary = Canary.NONE if run.canary == Canary.BROKEN else run.canary
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, held_by="", released_sequence=run.events, canary=canary)
 
 
 def _cancel(run: Run, event: Event) -> Changes:
@@ -278,11 +287,15 @@ def _reopened(run: Run, event: Event) -> Changes:
         return {}
     spec = spec_from_event(event["spec"]) if "spec" in event else run.spec
     return _phase({**event, "reason": ""}, Phase.ACTIVE, spec=spec, change=None, metrics={}, cancel_now=False, held_by="",
-                  released_sequence=run.events)
+                  released_sequence=run.events, canary=_wanted(spec) if "spec" in event else run.canary)
 
 
 def _save(run: Run, event: Event) -> Changes:
     return {"saves_asked": run.saves_asked + 1}
+
+
+def _canary(run: Run, event: Event) -> Changes:
+    return {"canary": Canary(event["state"]), "canary_epoch": int(event["epoch"])}
 
 
 def _rollback(run: Run, event: Event) -> Changes:
@@ -330,6 +343,7 @@ _UPDATES: dict[str, Callable[[Run, Event], Changes]] = {
     "finished": _finished,
     "reopened": _reopened,
     "save": _save,
+    "canary": _canary,
     "rollback": _rollback,
     "rolled_back": _rolled_back,
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.core.measures import Measured
 from orchestrator.core.pending import Upstream
@@ -69,6 +71,7 @@ class Observation:
     partition_nodes: int | None = None        # how many there are; asked only then too
     measured: Measured = field(default_factory=Measured)
     others: Counted = NOTHING_COUNTED         # the platform's interruptions and node-hours of all other runs
+    lines: Mapping[int, Sequence[dict[str, Any]]] = field(default_factory=dict)  # by attempt; only while a canary needs them
 
     def job(self, submission_id: str) -> JobSighting:
         if self.silent is not None:

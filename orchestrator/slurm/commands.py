@@ -130,6 +130,9 @@ class SlurmCommands:
     def cancel(self, job_id: str) -> None:
         self._change("scancel", job_id)
 
+    def stop(self, job_id: str) -> None:
+        self._change("scancel", "--batch", "--signal=TERM", job_id)
+
     def set_dependency(self, job_id: str, dependency: str) -> None:
         self._change("scontrol", "update", f"JobId={job_id}", f"Dependency={dependency}")
 

@@ -75,6 +75,9 @@ class Slurm(Protocol):
 
     def cancel(self, job_id: str) -> None: ...
 
+    def stop(self, job_id: str) -> None:
+        """SIGTERM to its batch process alone."""
+
     def set_dependency(self, job_id: str, dependency: str) -> None: ...
 
     def hold(self, job_id: str) -> None: ...

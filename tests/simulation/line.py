@@ -89,6 +89,9 @@ class Line:
     def cancel(self, job_id: str) -> None:
         self._change("cancel", job_id)
 
+    def stop(self, job_id: str) -> None:
+        self._change("stop", job_id)
+
     def set_dependency(self, job_id: str, dependency: str) -> None:
         self._change("repoint", job_id, dependency)
 

@@ -137,6 +137,9 @@ class SimulatedSlurm:
             self._terminate(job, "CANCELLED", self._kill_wait_s)
         self.tick(self.now)
 
+    def stop(self, job_id: str) -> None:
+        raise NotImplementedError("no simulated run proves its resume")
+
     def set_dependency(self, job_id: str, dependency: str) -> None:
         job = self._find(job_id)
         if job is not None and job.state == "PENDING":

@@ -1,0 +1,118 @@
+"""The resume canary (``orch submit TAG --prove-resume``): whether a training that was stopped goes on where it was. Pure.
+
+    wanted --enough is known of the first attempt--> stopping --the next attempt trains--> proven | broken (the run is held)
+
+The evidence is the trainer's own lines: the step at which it goes on, and its loss against the loss before the stop and that
+loss's own noise. An interruption that comes by itself serves as well as a stop of ours.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from orchestrator.core.observation import Observation
+from orchestrator.model import Attempt, Canary, Phase, Run
+
+Lines = Sequence[dict[str, Any]]
+# Losses that show their noise: lines come 2, 6, 14 and 30 seconds after the first step.
+LOSSES_BEFORE = 4
+LOSSES_AFTER = 2
+# So many standard deviations are no noise, and so much of what was learnt is not lost by chance.
+BEYOND_NOISE = 4.0
+SHARE_LOST = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What was found, for the journal and for people."""
+
+    is_good: bool
+    words: str
+    saved_step: int
+    first_step: int | None
+    loss_before: float | None = None
+    loss_after: float | None = None
+    noise: float | None = None
+
+
+def news(run: Run, seen: Observation) -> Iterator[dict[str, object]]:
+    """Facts for the journal: that the attempt is to be stopped now, or what came of it."""
+    live = run.live
+    if run.canary not in (Canary.WANTED, Canary.STOPPING) or run.phase != Phase.ACTIVE or live is None:
+        return
+    before = next((a for a in reversed(run.attempts) if not a.live and _saved_step(_lines(seen, a)) is not None), None)
+    if before is None:
+        losses = _losses(_lines(seen, live))
+        if (run.canary, run.canary_epoch) != (Canary.STOPPING, live.epoch) and len(losses) >= LOSSES_BEFORE:
+            yield {"event": "canary", "state": str(Canary.STOPPING), "epoch": live.epoch, "attempt": live.number,
+                   "reason": "its resume is to be proven"}
+        return
+    proof = judge(_lines(seen, before), _lines(seen, live), live.resume_step)
+    if proof is None:
+        return
+    state = Canary.PROVEN if proof.is_good else Canary.BROKEN
+    yield {"event": "canary", "state": str(state), "epoch": live.epoch, "attempt": live.number, "reason": proof.words,
+           **{key: value for key, value in asdict(proof).items() if key not in ("is_good", "words")}}
+    if not proof.is_good:
+        yield {"event": "held", "by": "orch", "reason": f"resume is broken: {proof.words}"}
+
+
+def must_stop(run: Run) -> Attempt | None:
+    """The attempt that is to be stopped for the proof."""
+    live = run.live
+    return live if live is not None and (run.canary, run.canary_epoch) == (Canary.STOPPING, live.epoch) else None
+
+
+def judge(before: Lines, after: Lines, resume_step: int | None) -> Proof | None:
+    """None while too little is known. ``before`` and ``after`` are the lines of the stopped attempt and of the next one,
+    which was told to resume from ``resume_step``."""
+    saved = _saved_step(before)
+    assert saved is not None, "only an attempt that saved is compared"
+    first = next((int(line["step"]) for line in after if line["event"] == "first_step"), None)
+    if first is None:
+        return None
+    resumed = resume_step if resume_step is not None else saved
+    if first < resumed:
+        return Proof(is_good=False, saved_step=saved, first_step=first,
+                     words=f"step {resumed} was saved and is to be resumed from, and training went on at step {first}")
+    progress = sum(line["event"] == "progress" for line in after)
+    if progress < LOSSES_AFTER:
+        return None
+    return _by_loss(_losses(before), _losses(after), saved, first)
+
+
+def _by_loss(before: list[float], after: list[float], saved: int, first: int) -> Proof:
+    steps = f"it went on at step {first} from step {saved}"
+    if len(before) < LOSSES_BEFORE or len(after) < LOSSES_AFTER:
+        return Proof(is_good=True, saved_step=saved, first_step=first, words=f"{steps}; too few losses were told to compare")
+    level, now = statistics.median(before[-3:]), min(after[:LOSSES_AFTER])
+    noise = _noise(before)
+    # both of the first two: a single outlier is no proof
+    is_lost = now - level > BEYOND_NOISE * noise and now - level > SHARE_LOST * (before[0] - level)
+    words = (f"{steps}, and the loss was {level:.4g} before and is {now:.4g} behind it, where its noise is {noise:.2g}"
+             if is_lost else f"{steps}; loss {level:.4g} before, {after[0]:.4g} behind it (noise {noise:.2g})")
+    return Proof(is_good=not is_lost, words=words, saved_step=saved, first_step=first, loss_before=level, loss_after=now,
+                 noise=noise)
+
+
+def _noise(losses: list[float]) -> float:
+    """The standard deviation of one loss, from the median step between neighbours: a trend weighs little in it."""
+    steps = [abs(b - a) for a, b in pairwise(losses)]
+    return statistics.median(steps) / (0.6745 * 2 ** 0.5)
+
+
+def _losses(lines: Lines) -> list[float]:
+    return [float(line["loss"]) for line in lines
+            if line["event"] == "progress" and isinstance(line.get("loss"), (int, float))]
+
+
+def _saved_step(lines: Lines) -> int | None:
+    return next((int(line["step"]) for line in reversed(lines) if line["event"] == "saved"), None)
+
+
+def _lines(seen: Observation, attempt: Attempt) -> Lines:
+    return seen.lines.get(attempt.number, ())

@@ -1,0 +1,155 @@
+"""The resume canary: what proves that a training goes on where it was, what proves that it does not, and what it leads to."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import POLICY, SPEC, ended, event, job, queued, run_of, seen, started
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core import canary
+from orchestrator.core import decide as do
+from orchestrator.core.canary import judge
+from orchestrator.core.decide import decide
+from orchestrator.core.fold import apply
+from orchestrator.core.news import news
+from orchestrator.core.observation import Control
+from orchestrator.model import Canary, Phase, Run
+
+Line = dict[str, Any]
+
+
+def told(name: str, **keys: Any) -> Line:
+    return {"t": 0.0, "event": name, **keys}
+
+
+def progress(losses: list[float | None], begin: int = 0) -> list[Line]:
+    return [told("progress", step=begin + 10 * number, loss=loss) for number, loss in enumerate(losses, 1)]
+
+
+BEFORE = [*progress([4.0, 3.1, 2.6, 2.4, 2.45, 2.38]), told("saved", step=60)]
+
+
+def after(first: int, *losses: float | None) -> list[Line]:
+    return [told("first_step", step=first), *progress(list(losses), first)]
+
+
+def test_step_and_loss_go_on() -> None:
+    proof = judge(BEFORE, after(61, 2.41, 2.36), 60)
+    assert proof is not None and proof.is_good and (proof.saved_step, proof.first_step) == (60, 61)
+
+
+def test_the_same_step_again_is_no_loss() -> None:
+    """A trainer that was stopped in an evaluation evaluates that step once more."""
+    proof = judge(BEFORE, after(60, 2.41, 2.36), 60)
+    assert proof is not None and proof.is_good
+
+
+@pytest.mark.parametrize("first", [0, 1, 59])
+def test_a_training_that_begins_again_is_found_at_once(first: int) -> None:
+    proof = judge(BEFORE, after(first), 60)
+    assert proof is not None and not proof.is_good
+    assert proof.words == f"step 60 was saved and is to be resumed from, and training went on at step {first}"
+
+
+def test_weights_that_were_not_loaded_are_found_by_the_loss() -> None:
+    proof = judge(BEFORE, after(61, 4.1, 3.3), 60)
+    assert proof is not None and not proof.is_good
+    assert "the loss was 2.4 before and is 3.3 behind it" in proof.words
+
+
+def test_one_outlier_proves_nothing() -> None:
+    proof = judge(BEFORE, after(61, 9.0, 2.4), 60)
+    assert proof is not None and proof.is_good
+
+
+@pytest.mark.parametrize("lines", [[], after(61), after(61, 4.1)])
+def test_too_little_is_no_verdict(lines: list[Line]) -> None:
+    assert judge(BEFORE, lines, 60) is None
+
+
+@pytest.mark.parametrize("losses", [(None, None), (2.4, None)])
+def test_without_losses_the_step_alone_counts_and_that_is_said(losses: tuple[float | None, ...]) -> None:
+    proof = judge(BEFORE, after(61, *losses), 60)
+    assert proof is not None and proof.is_good and "too few losses" in proof.words
+
+
+@given(st.integers(0, 10_000), st.floats(0.001, 0.1))
+def test_noise_alone_breaks_no_run(seed: int, noise: float) -> None:
+    """A loss that falls from 4 to 2.3 with noise on each value, and goes on there."""
+    dice = random.Random(seed)
+    falling = [2 + 2 / (1 + n) + dice.gauss(0, noise) for n in range(6)]
+    proof = judge([*progress(list(falling)), told("saved", step=60)],
+                  after(61, 2.3 + dice.gauss(0, noise), 2.3 + dice.gauss(0, noise)), 60)
+    assert proof is not None and proof.is_good
+
+
+# --- what it leads to ---------------------------------------------------------------------------------------------------
+
+CONTROL = Control(seq=1, interval_s=POLICY.checkpoint_interval_s)
+
+
+def proving(*events: Any) -> Run:
+    run = run_of(*events)
+    return replace(run, canary=Canary.WANTED, spec=replace(SPEC, prove_resume=True))
+
+
+def noted(run: Run, observation: Any, now: float = 50.0) -> Run:
+    for fact in list(canary.news(run, observation)):
+        changed = apply(run, {"t": now, **fact})
+        assert changed is not None
+        run = changed
+    return run
+
+
+def test_the_first_attempt_is_stopped_once_its_losses_show_their_noise() -> None:
+    run = proving(queued(1), queued(2), started(1, 10))
+    waiting = seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL)
+    assert noted(run, replace(waiting, lines={1: progress([4.0, 3.0, 2.0])})).canary == Canary.WANTED
+    enough = replace(waiting, lines={1: BEFORE})
+    run = noted(run, enough)
+    assert run.canary == Canary.STOPPING
+    assert noted(run, enough) == run, "said once"
+    stop, = [a for a in decide(run, enough, POLICY, 60.0) if isinstance(a, do.StopJob)]
+    assert stop.job_id == "101"
+    asked = apply(run, event("asked", t=60.0, kind="stop", job_id="101"))
+    assert asked is not None
+    assert not [a for a in decide(asked, enough, POLICY, 61.0) if isinstance(a, do.StopJob)]
+
+
+def resumed() -> Run:
+    run = proving(queued(1), queued(2), queued(3), started(1, 10))
+    run = replace(run, canary=Canary.STOPPING, canary_epoch=1)
+    for fact in (ended(1, "preempted-saved", t=50.0, checkpoint_step=60),
+                 started(2, 51, resume_step=60)):
+        changed = apply(run, fact)
+        assert changed is not None
+        run = changed
+    return run
+
+
+def test_a_good_resume_is_noted_and_nothing_else_happens() -> None:
+    run = noted(resumed(), seen(lines={1: BEFORE, 2: after(61, 2.4, 2.4)}))
+    assert (run.canary, run.phase) == (Canary.PROVEN, Phase.ACTIVE)
+
+
+def test_a_broken_resume_holds_the_run_and_ends_what_runs() -> None:
+    observation = seen(job(2, "RUNNING"), job(3, "PENDING"), control=CONTROL, lines={1: BEFORE, 2: after(1, 4.0, 3.0)})
+    run = noted(resumed(), observation)
+    assert (run.canary, run.phase) == (Canary.BROKEN, Phase.HELD)
+    assert run.phase_reason == ("resume is broken: step 60 was saved and is to be resumed from, and training went on at "
+                                "step 1")
+    cancelled = {a.job_id for a in decide(run, observation, POLICY, 60.0) if isinstance(a, do.CancelJob)}
+    assert cancelled == {"102", "103"}
+    released = apply(run, event("released", t=70.0))
+    assert released is not None and released.canary == Canary.NONE, "who releases it has seen the evidence"
+
+
+def test_news_tell_it_in_their_turn() -> None:
+    run = resumed()
+    facts = news(run, seen(job(2, "RUNNING"), job(3, "PENDING"), lines={1: BEFORE, 2: after(1)}), POLICY, 60.0)
+    assert [fact["event"] for fact in facts] == ["canary", "held"]
