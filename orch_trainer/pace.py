@@ -9,18 +9,27 @@ the best interval that can be had is the C + t_a that this comes to (docs/planni
 
 from __future__ import annotations
 
+from typing import Callable, Tuple
+
 SAFETY = 1.25                       # a save may take this much longer than the last one
 STUCK_AFTER_S, STUCK_TIMES = 600.0, 5.0     # a write in the background that lasts so long, and so many times the one before
+NOTICE_LATE_S = 10.0                # a notice that has not come by then is not relied upon
 LAST_SAVES_MAX = 2                  # tries after the notice; a full disk will not get emptier
 SHARED, LOCAL = 0, 1                # where a checkpoint goes: for any node to resume from, or for this one
 
 
 class Pace:
     def __init__(self, *, interval_s: float, now: float, deadline: float | None, saved_step: int | None,
-                 local_interval_s: float | None = None) -> None:
+                 local_interval_s: float | None = None, lead_s: float = 0.0, save_steps: Tuple[int, ...] = (),
+                 next_time: Callable[[float], float | None] = lambda wall: None, wall: float = 0.0) -> None:
         self.interval_s = interval_s
         self.local_interval_s = local_interval_s        # None: there is no local level
         self.deadline = deadline
+        self._lead_s = lead_s                           # from a notice to it; a save just before the notice is needless
+        self._save_steps = save_steps                   # milestones
+        self._passed_step = saved_step or 0             # up to here they are saved
+        self._next_time = next_time                     # the wall time of the first milestone by the clock behind this one
+        self._save_at = next_time(wall)
         self.step: int | None = None                    # the newest step done ...
         self.step_at = now                              # ... and when
         self.saved_step = saved_step                    # the newest complete checkpoint's
@@ -56,7 +65,7 @@ class Pace:
     def save_due(self, now: float, wall: float) -> bool:
         if self.stopping:
             return self._last_save_due(wall)
-        return not self.writing and self._wanted(now)
+        return not self.writing and (self._is_asked(wall) or (self._interval_over(now) and not self._notice_is_near(wall)))
 
     def stop_due(self, wall: float) -> bool:
         return self.stopping and not self._last_save_due(wall)
@@ -67,12 +76,18 @@ class Pace:
             return SHARED
         if self.stopping:
             return SHARED if self._in_time(wall, SHARED) else LOCAL
-        return SHARED if self._shared_wanted(now) else LOCAL
+        return SHARED if self._is_asked(wall) or self._shared_over(now) else LOCAL
+
+    def is_milestone(self, step: int) -> bool:
+        """Whether this very step is to be saved. All ranks come to the same answer by themselves."""
+        return step in self._save_steps
 
     def overdue_s(self, now: float) -> float | None:
         """For how long a checkpoint has been written, when the next one waits for it and that is worth a line: at once, and
         each time that it has doubled."""
-        if not self.writing or self.stopping or not self._wanted(now) or now < self._warn_at:
+        if not self.writing or self.stopping or now < self._warn_at:
+            return None
+        if not self._requested and not self._interval_over(now):
             return None
         passed_s = now - max(self._began.values())
         self._warn_at = now + passed_s
@@ -90,10 +105,13 @@ class Pace:
         self._lead_told = True
         return needed_s
 
-    def save_begun(self, now: float, level: int = SHARED) -> None:
+    def save_begun(self, now: float, level: int = SHARED, *, wall: float = 0.0) -> None:
         self._began[LOCAL] = now
         if level == SHARED:
             self._began[SHARED] = now
+            self._passed_step = max(self._passed_step, self.step or 0)
+            if self._save_at is not None and wall >= self._save_at:
+                self._save_at = self._next_time(wall)
             if self._answered is not None:
                 self._answered = self._request
         if self.stopping:
@@ -111,13 +129,29 @@ class Pace:
         self._cost_s[level] = cost_s
         self._is_saved = self._last_saves > 0
 
-    def _wanted(self, now: float) -> bool:
-        local = self.local_interval_s is not None and now - self._began[LOCAL] >= self.local_interval_s
-        return local or self._shared_wanted(now)
+    @property
+    def _requested(self) -> bool:
+        return self._answered is not None and self._request > self._answered
 
-    def _shared_wanted(self, now: float) -> bool:
-        requested = self._answered is not None and self._request > self._answered
-        return requested or now - self._began[SHARED] >= self.interval_s
+    def _is_asked(self, wall: float) -> bool:
+        """For a save that goes by no interval: somebody wants one now, or a milestone is reached."""
+        step = self.step or 0
+        reached = any(self._passed_step < milestone <= step for milestone in self._save_steps)
+        return self._requested or reached or (self._save_at is not None and wall >= self._save_at)
+
+    def _interval_over(self, now: float) -> bool:
+        local = self.local_interval_s is not None and now - self._began[LOCAL] >= self.local_interval_s
+        return local or self._shared_over(now)
+
+    def _shared_over(self, now: float) -> bool:
+        return now - self._began[SHARED] >= self.interval_s
+
+    def _notice_is_near(self, wall: float) -> bool:
+        """A save that begins now would run into the lead, at whose begin there is one anyway."""
+        if self.deadline is None:
+            return False
+        notice = self.deadline - self._lead_s
+        return notice - self._cost_s.get(SHARED, 0.0) * SAFETY <= wall < notice + NOTICE_LATE_S
 
     def _last_save_due(self, wall: float) -> bool:
         newest = self._writing_step if self.writing else self.saved_step

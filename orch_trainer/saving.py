@@ -110,7 +110,7 @@ class Saver:
             if around.pace.stopping:
                 around.before_last()
             grade = save.begin(is_last=around.pace.stopping)
-            around.pace.save_begun(save.began, save.level)
+            around.pace.save_begun(save.began, save.level, wall=around.clock.time())
             around.tell.put("saving", step=save.step)
             if grade == FENCED:
                 around.leave_fenced(save.newer_epoch)

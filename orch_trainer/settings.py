@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, Sequence
 
 PROTOCOL = "1"
 INTERVAL_S_DEFAULT = 600.0
@@ -28,6 +29,8 @@ class Settings(NamedTuple):
     signals: tuple[signal.Signals, ...]
     keep: int                       # complete checkpoints
     lead_s: float | None = None     # between the notice and the time limit
+    save_steps: tuple[int, ...] = ()            # at which a checkpoint is saved whatever the interval
+    save_times: tuple[tuple[int, int], ...] = ()    # hour and minute of this host's day
     local_dir: Path | None = None   # this run's folder on a disk or in the memory of this node: the first of two levels
     local_interval_s: float | None = None
 
@@ -64,7 +67,18 @@ def read_settings(
         lead_s=float(environ["ORCH_LEAD_S"]) if environ.get("ORCH_LEAD_S") else None,
         local_dir=Path(environ["ORCH_LOCAL_DIR"]) if environ.get("ORCH_LOCAL_DIR") else None,
         local_interval_s=float(environ.get("ORCH_LOCAL_INTERVAL_S") or LOCAL_INTERVAL_S_DEFAULT),
+        save_steps=tuple(int(word) for word in environ.get("ORCH_SAVE_AT", "").split() if word.isdigit()),
+        save_times=tuple((int(hour), int(minute)) for word in environ.get("ORCH_SAVE_AT", "").split()
+                         for hour, colon, minute in [word.partition(":")] if colon),
     )
+
+
+def next_time(times: Sequence[tuple[int, int]], wall: float) -> float | None:
+    """When the first of these times of day comes after this moment, by this host's zone; None without any."""
+    day = time.localtime(wall)
+    found = [time.mktime((day.tm_year, day.tm_mon, day.tm_mday + later, hour, minute, 0, 0, 0, -1))
+             for later in (0, 1) for hour, minute in times]
+    return min((at for at in found if at > wall), default=None)
 
 
 def _outside_orch(

@@ -34,7 +34,7 @@ from orch_trainer.pace import SHARED, Pace
 from orch_trainer.process import Signals, register
 from orch_trainer.ranks import Agree, Rounds, Team, find_team
 from orch_trainer.saving import Saver, Saving, Surroundings
-from orch_trainer.settings import Settings, read_settings
+from orch_trainer.settings import Settings, next_time, read_settings
 from orch_trainer.slowdown import Gauge
 from orch_trainer.stacks import dump_on_signal
 from orch_trainer.telling import Teller, in_words
@@ -79,7 +79,9 @@ class Training:
         self.resume_from, self._resume_step, self._damaged = _resume(self._settings)
         self._pace = Pace(interval_s=self._settings.interval_s, now=self._monotonic(),
                           deadline=self._settings.deadline, saved_step=self._resume_step,
-                          local_interval_s=self._settings.local_interval_s if self._settings.local_dir else None)
+                          local_interval_s=self._settings.local_interval_s if self._settings.local_dir else None,
+                          lead_s=self._settings.lead_s or 0.0, save_steps=self._settings.save_steps, wall=self._clock.time(),
+                          next_time=lambda wall: next_time(self._settings.save_times, wall))
         self._team = Team(0, 1, None)
         self._rounds: Rounds | None = None              # several ranks only
         self._pulse = Pulse()
@@ -187,7 +189,7 @@ class Training:
             self._gauge.attend(step, now)
         if now >= self._tell.due:
             self._tell.report(step, loss, numbers)
-        if self._rounds is not None and self._rounds.is_due():
+        if self._rounds is not None and (self._rounds.is_due() or pace.is_milestone(step)):
             self._hold_round(self._rounds)
 
     def should_save(self) -> bool:

@@ -152,6 +152,7 @@ class RunSpec:
     after_jobs: tuple[str, ...] = ()
     campaign: str = ""
     what: str = ""
+    save_at: tuple[str, ...] = ()      # steps and times of day at which a checkpoint is saved beside the periodic ones
     prove_resume: bool = False         # stop the first attempt early, and see whether the next goes on where it was
 
     def policy(self, general: Policy) -> Policy:
@@ -284,6 +285,7 @@ class Run:
     saves_told_at: float | None = None
     saves_asked: int = 0               # checkpoints that people asked for: control.json's `save`
     rollback_step: int | None = None   # where it goes back to
+    rolled_back_at: float | None = None  # what trainers told of their saves before it leads to nothing to resume from
     canary: Canary = Canary.NONE
     canary_epoch: int | None = None    # of the attempt that is stopped for it
     interval: dict[str, object] = field(default_factory=dict)  # the latest `interval` event: T* and what it came from

@@ -64,6 +64,7 @@ class AttemptSpec(Record):
     env_file: str | None = None
     local_dir: str = ""                # this run's folder on the node, for the first of two levels; "": one level
     local_interval_s: float = 60.0
+    save_at: list[str] | tuple[str, ...] = ()
     hung_after_s: float | None = None  # without a sign of life for so long a trainer is hung; None: learnt from it
 
 

@@ -14,7 +14,10 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator import journal
 from orchestrator.checkpoints import Checkpoint, complete_checkpoints, damage
+from orchestrator.core.fold import fold
+from orchestrator.errors import JournalError
 from orchestrator.folders import attempt_dir, checkpoint_dir
 from orchestrator.records import StartRecord
 from orchestrator.trainer_lines import last_lines
@@ -24,6 +27,7 @@ ATTEMPTS_READ = 3
 
 def choose(run_dir: Path, before: Sequence[StartRecord], local_dir: str = "") -> tuple[Checkpoint | None, list[str]]:
     """None if there is none; and what is wrong with newer ones, each in a sentence. Reads at most about 1 GiB of each."""
+    before = of_this_history(run_dir, before)
     numbers = sorted({start.number for start in before})[-ATTEMPTS_READ:]
     told = {Path(str(line["path"])) for number in numbers for line in last_lines(attempt_dir(run_dir, number))
             if line["event"] == "saved" and line.get("path") and line.get("level") != "local"}
@@ -64,3 +68,14 @@ def remove_strangers(local_dir: str, starts: Sequence[StartRecord]) -> None:
         if local_dir and nobody_elses(Path(local_dir)):
             for path in set(Path(local_dir).iterdir()) - kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def of_this_history(run_dir: Path, starts: Sequence[StartRecord]) -> list[StartRecord]:
+    """Those since the run was rolled back last: what was saved before is what nobody resumes from any more, also where this
+    node has a copy of its own."""
+    try:
+        run = fold(journal.read(run_dir)[0])
+    except (JournalError, OSError):
+        run = None
+    since = run.rolled_back_at if run is not None else None
+    return [start for start in starts if since is None or start.started_at >= since]

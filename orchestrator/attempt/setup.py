@@ -82,6 +82,8 @@ def job_environment(base: Mapping[str, str], spec: AttemptSpec, start: StartReco
         ORCH_DEADLINE="" if start.deadline is None else f"{start.deadline:.3f}")
     if spec.local_dir:
         environment.update(ORCH_LOCAL_DIR=spec.local_dir, ORCH_LOCAL_INTERVAL_S=f"{spec.local_interval_s:g}")
+    if spec.save_at:
+        environment["ORCH_SAVE_AT"] = " ".join(spec.save_at)
     if spec.hung_after_s is not None:
         environment["ORCH_HUNG_AFTER_S"] = f"{spec.hung_after_s:g}"
     environment.setdefault("PYTHONUNBUFFERED", "1")

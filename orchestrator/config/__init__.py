@@ -57,6 +57,7 @@ class Job:
     env_file: str | None = None
     finished_when: str | None = None
     hung_after_s: float | None = None
+    save_at: tuple[str, ...] = ()
     interval_s: float | None = None
     keep: int | None = None
     local: str | None = None
@@ -108,9 +109,20 @@ def load_job(folder: Path) -> Job:
         profile=file.profile, after=parse_after(document, "after", file.after), validate=file.validate,
         environment=_environment(document, file.env), env_file=file.env_file, finished_when=file.finished_when,
         hung_after_s=document.duration_s("hung_after", file.hung_after) if file.hung_after is not None else None,
+        save_at=_save_at(document, len(file.save_at)),
         interval_s=document.duration_s("checkpoint.interval", interval) if interval is not None else None,
         keep=_keep(document, file.checkpoint.keep), local=_local(document, file.checkpoint.local),
         local_interval_s=_seconds(document, "checkpoint.local_interval", file.checkpoint.local_interval), what=file.what)
+
+
+def _save_at(document: Document, count: int) -> tuple[str, ...]:
+    """As written: YAML would make seconds of 22:00."""
+    moments = tuple(document.written(f"save_at[{index}]").strip() for index in range(count))
+    for index, moment in enumerate(moments):
+        if not re.fullmatch(r"[1-9]\d*|([01]?\d|2[0-3]):[0-5]\d", moment):
+            raise document.error(f"save_at[{index}]", f'"{moment}" is no step and no time of day',
+                                 'write a step like 5000, or a time like "22:00"')
+    return moments
 
 
 def _profile(document: Document, name: str, file: ProfileFile) -> Profile:

@@ -183,6 +183,9 @@ class JobFile(_Strict, frozen=True):
         "`training.phase(\"evaluation\", at_most_s=3600)`",
         default="learnt")] = None
     checkpoint: JobCheckpointFile = JobCheckpointFile()
+    save_at: Annotated[list[str | int], says(
+        "steps (`5000`) and times of day (`22:00`, the node's) at which a checkpoint is saved beside the periodic ones; a "
+        "time at the first step behind it. For trainers that use orch_trainer", default="none")] = []
 
 
 class CampaignPartFile(_Strict, frozen=True):

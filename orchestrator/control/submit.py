@@ -89,7 +89,7 @@ def build_spec(ports: Ports, request: Request, environ: Mapping[str, str]) -> Ru
         script_sha256=hashlib.sha256(script.read_bytes()).hexdigest(),
         environment=recorded_environment(environ, config, job), env_file=_env_file(folder, job),
         finished_when=job.finished_when, hung_after_s=job.hung_after_s, after_tags=tags, after_jobs=jobs,
-        campaign=request.campaign, what=job.what,
+        campaign=request.campaign, what=job.what, save_at=job.save_at,
         prove_resume=request.prove_resume)
 
 

@@ -93,12 +93,12 @@ def _from_end_record(evidence: Evidence, end: EndRecord) -> Verdict:
         return _after_notice(evidence, end, state)
     if state in ("NODE_FAIL", "BOOT_FAIL"):
         return Verdict(Ending.NODE_FAILURE, f"Slurm: {state}")
-    if end.exit_code == 0:
-        return Verdict(Ending.NO_RESULT, _no_result(end))
-    if end.exit_code == EXIT_CONTINUE and end.trainer == "stopped":
+    if end.exit_code in (0, EXIT_CONTINUE) and end.trainer == "stopped":  # 0 under torchrun, which restarts what has another
         if evidence.cancel_requested:  # the trainer read control.json before its supervisor did
             return Verdict(Ending.CANCELLED, "the trainer stopped when it was asked to")
         return Verdict(Ending.LIMIT_SAVED, "the trainer stopped by itself, to be continued")
+    if end.exit_code == 0:
+        return Verdict(Ending.NO_RESULT, _no_result(end))
     never_began = end.first_step_at is None if end.knows_orch else end.exit_code in _CALLED_WRONGLY
     if end.signal is None and never_began:
         return Verdict(Ending.SETUP_FAILURE, f"{code} before the first step")

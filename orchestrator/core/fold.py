@@ -91,6 +91,7 @@ def spec_from_event(data: dict[str, Any]) -> RunSpec:
     # an older journal has a list: any end would do then
     data["after_tags"] = {tag: After(after[tag] if isinstance(after, dict) else After.ENDED) for tag in after}
     data["after_jobs"] = tuple(data.get("after_jobs", ()))
+    data["save_at"] = tuple(data.get("save_at", ()))
     return RunSpec(**data)
 
 
@@ -308,8 +309,8 @@ def _rolled_back(run: Run, event: Event) -> Changes:
     """What ended before no longer counts: a person has decided where it goes on."""
     if run.phase != Phase.ROLLING_BACK:
         return {}
-    return _phase({**event, "reason": ""}, Phase.ACTIVE, rollback_step=None, metrics={}, cancel_now=False, held_by="",
-                  released_sequence=run.events)
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, rollback_step=None, rolled_back_at=float(event["t"]), metrics={},
+                  cancel_now=False, held_by="", released_sequence=run.events)
 
 
 _WAITING = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED})

@@ -132,5 +132,5 @@ def attempt_spec(
         keep=policy.checkpoints_kept,
         local_dir=str(PurePath(local, repository_key(spec.repository), spec.tag)) if local else "",
         **({"local_interval_s": local_interval_s} if local_interval_s is not None else {}),
-        gres=spec.profile.gres or "", finished_when=spec.finished_when, hung_after_s=spec.hung_after_s,
+        gres=spec.profile.gres or "", finished_when=spec.finished_when, hung_after_s=spec.hung_after_s, save_at=spec.save_at,
         env_file=spec.env_file)

@@ -73,6 +73,13 @@ def test_nothing_that_could_save_is_said_so(repository: Repository) -> None:
     assert "nothing of short runs" in repository.orch("save", "short", code=4)
 
 
+def test_milestones_are_saved_beside_the_periodic_ones(repository: Repository) -> None:
+    repository.job("milestones", STEPS=60, yaml="save_at: [20, 45]\n")
+    repository.orch("submit", "milestones")
+    repository.until(lambda: repository.status("milestones")["state"] == "finished", "milestones to finish")
+    assert steps(repository, "milestones") == [20, 45]
+
+
 def test_a_run_goes_back_and_newer_checkpoints_are_set_aside(repository: Repository) -> None:
     repository.job("back", STEPS=100000)
     repository.orch("submit", "back")

@@ -167,6 +167,9 @@ def test_mistakes_in_orch_yaml(tmp_path: Path, text: str | bytes, line: int | No
     ("env:\n  MY_WEBHOOK_URL: x\n", 2, "env.MY_WEBHOOK_URL: looks like a secret", "env_file"),
     ("validate: [a]\n", 1, "validate: must be text or nothing, not a list", ""),
     ("after:\n  - [a]\n", 2, "after[0]: is neither a tag nor a job id", "write [TAG, TAG]"),
+    ("save_at:\n  - 100\n  - noon\n", 3, 'save_at[1]: "noon" is no step and no time of day', 'write a step like 5000'),
+    ("save_at: [24:00]\n", 1, 'save_at[0]: "24:00" is no step', ""),
+    ("save_at: [0]\n", 1, 'save_at[0]: "0" is no step', ""),
 ])
 def test_mistakes_in_job_yaml(tmp_path: Path, text: str, line: int, problem: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -236,6 +239,11 @@ def test_after_is_taken_as_it_is_written(tmp_path: Path) -> None:
     assert job(tmp_path, "after: [a, 12, 0123, b.2]\n").after == tuple(
         Awaited(name=name, where=f"{tmp_path / 'job.yaml'}:1: after[{index}]: ")
         for index, name in enumerate(("a", "12", "0123", "b.2")))
+
+
+def test_save_at_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    """22:00 without quotes is a number to YAML."""
+    assert job(tmp_path, 'save_at: [5000, 22:00, "7:05"]\n').save_at == ("5000", "22:00", "7:05")
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "TOKENS_PER_BATCH", "NCCL_DEBUG"])

@@ -1,8 +1,11 @@
 """When to save and when to stop: tables, no clock."""
 
+import time
+
 import pytest
 
 from orch_trainer.pace import LOCAL, SHARED, Pace
+from orch_trainer.settings import next_time, read_settings
 
 
 def pace(**keys):
@@ -179,3 +182,56 @@ def test_the_first_reason_to_stop_stays():
     it.stop("cancel")
     it.stop("signal")
     assert it.stop_reason == "cancel"
+
+
+def test_milestones_are_saved_once_each_and_those_before_the_resumed_step_are_not():
+    it = pace(saved_step=40, save_steps=(30, 50, 60))
+    for step, due in ((41, False), (49, False), (50, True)):
+        it.step = step
+        assert it.save_due(101, wall=0) is due
+    it.save_begun(101)
+    it.save_done(50, cost_s=1.0)
+    for step, due in ((51, False), (61, True)):         # 60 itself was not asked about
+        it.step = step
+        assert it.save_due(102, wall=0) is due
+    assert it.is_milestone(60) and not it.is_milestone(61)
+
+
+def test_a_time_of_day_is_saved_at_the_first_step_behind_it():
+    it = pace(next_time=lambda wall: 1000.0 * (wall // 1000 + 1), wall=500.0)
+    assert not it.save_due(101, wall=999.0)
+    assert it.save_due(101, wall=1001.0)
+    it.save_begun(101, wall=1001.0)
+    assert not it.save_due(102, wall=1002.0)
+    assert it.save_due(102, wall=2000.0)
+
+
+@pytest.mark.parametrize(("wall", "due"), [(974.0, True), (976.0, False), (1000.0, False), (1011.0, True)])
+def test_a_periodic_save_that_would_run_into_the_lead_is_left_out(wall, due):
+    """It takes 20 s, and the notice comes at 1000; when that has not come 10 s later, nobody waits for it any more."""
+    it = pace(deadline=1100.0, lead_s=100.0)
+    it.save_begun(100)
+    it.save_done(1, cost_s=20.0)
+    it.step = 2
+    assert it.save_due(200, wall=wall) is due
+
+
+def test_what_is_asked_for_is_saved_in_the_lead_too():
+    it = pace(deadline=1100.0, lead_s=100.0)
+    it.request_save(0)
+    it.request_save(1)
+    assert it.save_due(101, wall=999.0)
+
+
+def test_the_next_of_several_times_of_day():
+    begin = time.mktime((2026, 11, 30, 12, 0, 0, 0, 0, -1))
+    times = read_settings({"ORCH_RUN_DIR": "/r", "ORCH_SAVE_AT": "5000 22:00 7:05"}, None, None, None).save_times
+    assert times == ((22, 0), (7, 5))
+    tonight, tomorrow = begin + 10 * 3600, begin + 19 * 3600 + 300
+    assert (next_time(times, begin), next_time(times, tonight)) == (tonight, tomorrow)
+    assert next_time((), begin) is None
+
+
+def test_steps_and_lead_come_from_the_environment():
+    read = read_settings({"ORCH_RUN_DIR": "/r", "ORCH_SAVE_AT": "5000 22:00 70", "ORCH_LEAD_S": "300"}, None, None, None)
+    assert (read.save_steps, read.lead_s) == ((5000, 70), 300.0)
