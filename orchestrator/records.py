@@ -58,6 +58,7 @@ class AttemptSpec(Record):
     signal: str
     time_limit_s: float
     interval_s: float
+    interval_steps: int | None = None  # the same in steps; None while none is measured
     keep: int = 3
     gres: str = ""
     finished_when: str | None = None

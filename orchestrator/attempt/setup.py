@@ -82,6 +82,10 @@ def job_environment(base: Mapping[str, str], spec: AttemptSpec, start: StartReco
         ORCH_DEADLINE="" if start.deadline is None else f"{start.deadline:.3f}")
     if spec.local_dir:
         environment.update(ORCH_LOCAL_DIR=spec.local_dir, ORCH_LOCAL_INTERVAL_S=f"{spec.local_interval_s:g}")
+    if spec.interval_steps is not None:
+        environment["ORCH_CHECKPOINT_INTERVAL_STEPS"] = str(spec.interval_steps)
+    if start.deadline is not None:
+        environment["ORCH_STOP_AFTER_MIN"] = str(max(1, int((start.deadline - spec.lead_s - start.started_at) // 60)))
     if spec.save_at:
         environment["ORCH_SAVE_AT"] = " ".join(spec.save_at)
     if spec.hung_after_s is not None:

@@ -192,8 +192,10 @@ def _queue(action: do.QueueAttempt, run: Run, seen: Observation, journal: Locked
                         nice=action.nice, entry=SUPERVISOR, delay_s=action.delay_s,
                         exclude=action.exclude)
     folders.replace_file(script, text, mode=0o755)
+    step = seen.measured.step_s
     told = attempt_spec(run.spec, policy, interval_s=interval_in_force_s(run, policy),
                         local_interval_s=local_interval_in_force_s(run, policy), run_dir=run_dir, number=number,
+                        step_s=step.median if step else None,
                         submission_id=submission_id)
     folders.replace_file(folder / "spec.json", told.to_json())
     journal.append("queueing", submission_id=submission_id, number=number, dependency=dependency(action.behind),

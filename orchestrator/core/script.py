@@ -121,15 +121,15 @@ def _file_pattern(path: str) -> str:
 
 def attempt_spec(
     spec: RunSpec, policy: Policy, *, interval_s: float, run_dir: Path, number: int, submission_id: str,
-    local_interval_s: float | None = None,
+    local_interval_s: float | None = None, step_s: float | None = None,
 ) -> AttemptSpec:
-    """What the supervisor of this attempt is told."""
+    """What the supervisor of this attempt is told; ``step_s`` as measured, None if it is not."""
     local = policy.checkpoint_local
     return AttemptSpec(
         tag=spec.tag, repository=spec.repository, run_dir=str(run_dir), number=number, submission_id=submission_id,
         lead_s=spec.profile.lead_s, signal=spec.profile.signal,
         time_limit_s=slurm_minutes(spec.profile.time_s) * 60.0, interval_s=interval_s,
-        keep=policy.checkpoints_kept,
+        interval_steps=max(1, round(interval_s / step_s)) if step_s else None, keep=policy.checkpoints_kept,
         local_dir=str(PurePath(local, repository_key(spec.repository), spec.tag)) if local else "",
         **({"local_interval_s": local_interval_s} if local_interval_s is not None else {}),
         gres=spec.profile.gres or "", finished_when=spec.finished_when, hung_after_s=spec.hung_after_s, save_at=spec.save_at,

@@ -25,12 +25,14 @@ class Framework:
 
 
 def _megatron_lm(steps: int, asynchronous: bool) -> tuple[str, ...]:
-    base = ("--save CHECKPOINT_DIR", f"--save-interval {steps}", "--ckpt-format torch_dist")
+    base = ("--save CHECKPOINT_DIR", f"--save-interval {steps}", "--ckpt-format torch_dist", "--exit-signal-handler",
+            "--exit-duration-in-mins $ORCH_STOP_AFTER_MIN")
     return (*base, "--async-save", "--use-persistent-ckpt-worker") if asynchronous else base
 
 
 def _megatron_bridge(steps: int, asynchronous: bool) -> tuple[str, ...]:
-    base = ("checkpoint.save=CHECKPOINT_DIR", f"checkpoint.save_interval={steps}", "checkpoint.ckpt_format=torch_dist")
+    base = ("checkpoint.save=CHECKPOINT_DIR", f"checkpoint.save_interval={steps}", "checkpoint.ckpt_format=torch_dist",
+            "train.exit_signal_handler=true", "train.exit_duration_in_mins=$ORCH_STOP_AFTER_MIN")
     return (*base, "checkpoint.async_save=true") if asynchronous else base
 
 

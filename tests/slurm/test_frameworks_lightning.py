@@ -43,7 +43,9 @@ def uninterrupted(folder: Path) -> str:
 
 
 def test_interrupted_and_not_end_with_the_same_weights(repository: Repository) -> None:
-    repository.job("bolt", script=f"#!/usr/bin/env bash\nexport OMP_NUM_THREADS=1\nexec python {TRAINER} {STEPS} 0.1\n")
+    # under srun Lightning takes the job for one of its own, to be requeued
+    command = f"srun --overlap --mem=0 python {TRAINER} {STEPS} 0.1"
+    repository.job("bolt", script=f"#!/usr/bin/env bash\nexport OMP_NUM_THREADS=1\nexec {command}\n")
     repository.orch("submit", "bolt")
     attempts = interrupt(repository, "bolt", preempt, kill_trainer)
     assert [attempt["ending"] for attempt in attempts] == ["preempted-saved", "crash", "finished"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,15 @@ def test_the_environment_is_the_protocols(tmp_path: Path) -> None:
     assert (made["ORCH_EPOCH"], made["ORCH_DEADLINE"], made["ORCH_RESUME_FROM"]) == ("7", "3600.000", "")
     assert (made["PYTHONUNBUFFERED"], made["TOKEN"]) == ("1", "x")
     assert job_environment({"PYTHONUNBUFFERED": ""}, SPEC, START, tmp_path, {}, None)["PYTHONUNBUFFERED"] == ""
+
+
+def test_what_trainers_are_told_that_go_by_steps_and_by_the_clock(tmp_path: Path) -> None:
+    told = replace(SPEC, interval_steps=250, save_at=["5000", "22:00"])
+    made = job_environment({}, told, START, tmp_path, {}, None)
+    assert (made["ORCH_CHECKPOINT_INTERVAL_STEPS"], made["ORCH_SAVE_AT"]) == ("250", "5000 22:00")
+    assert made["ORCH_STOP_AFTER_MIN"] == "59", "an hour less the lead"
+    without = job_environment({}, SPEC, replace(START, deadline=None), tmp_path, {}, None)
+    assert not {"ORCH_CHECKPOINT_INTERVAL_STEPS", "ORCH_SAVE_AT", "ORCH_STOP_AFTER_MIN"} & set(without)
 
 
 def in_bash(tmp_path: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
