@@ -73,8 +73,8 @@ def interrupt(made: Repository, tag: str, *ways: Callable[[Repository, str, int]
 
 def measured_is_shown(made: Repository, tag: str) -> None:
     """C, t, S, step time and R are in `orch status TAG`, and T* comes from them."""
-    said = made.orch("status", tag)
-    measured = next(line for line in said.splitlines() if "measured (median" in line)
+    said = " ".join(made.orch("status", tag).split())
+    measured = said.partition("measured (median")[2]
     for name in ("C ", "write ", "durable ", "step ", "R ", "size "):
         assert f" {name}" in measured, said
     assert [e for e in made.journal(tag) if e["event"] == "interval" and e["stall_s"]], "T* is computed from this C"

@@ -22,6 +22,8 @@ RAN = {"knows_orch": True, "first_step_at": 11.0, "last_step": 50}
     ({"exit_code": 1, "finished_file": True}, "FAILED", Ending.CRASH),
     ({**RAN, "exit_code": 0}, "COMPLETED", Ending.NO_RESULT),
     ({"exit_code": 0}, "COMPLETED", Ending.NO_RESULT),
+    ({**RAN, "exit_code": 75, "trainer": "stopped"}, "FAILED", Ending.LIMIT_SAVED),
+    ({**RAN, "exit_code": 0, "trainer": "stopped"}, "COMPLETED", Ending.LIMIT_SAVED),   # by itself, under torchrun
     ({**RAN, "exit_code": 75, "trainer": "stopped", "notice": "limit", "saved_after_notice": True}, "FAILED",
      Ending.LIMIT_SAVED),
     ({**RAN, "exit_code": 0, "trainer": "stopped", "notice": "limit", "saved_after_notice": True}, "COMPLETED",
