@@ -15,6 +15,7 @@ from typing import Any, ContextManager
 import torch
 from transformers import TrainerCallback
 
+from orch_trainer.complete import MARKER
 from orch_trainer.training import Training
 
 
@@ -29,13 +30,22 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
         self._is_idle = "ORCH_RUN_DIR" not in os.environ
         self.resume_from: str | None = None
         if not self._is_idle:
-            found = Training(**options).resume_from
-            self.resume_from = None if found is None else str(found)
+            self._find_resume()
         self._training: Training | None = None          # while the Trainer trains
         self._save: ContextManager[Path] | None = None  # begun here, ended once the Trainer has written
         self._folder = Path()
         self._loss: Any = None
         self._metrics: dict[str, Any] = {}
+
+    def _find_resume(self) -> None:
+        """Orch may have chosen a `checkpoint-N` that the Trainer saved before this callback came; the library knows none."""
+        chosen = os.environ.get("ORCH_RESUME_FROM", "")
+        if chosen and Path(chosen, "trainer_state.json").exists() and not Path(chosen, MARKER).exists():
+            self._options = dict({"environ": dict(os.environ, ORCH_RESUME_FROM="")}, **self._options)
+            self.resume_from = chosen
+            return
+        found = Training(**self._options).resume_from
+        self.resume_from = None if found is None else str(found)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._is_idle:
