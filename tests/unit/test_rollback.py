@@ -1,0 +1,170 @@
+"""Going back to an earlier checkpoint: what is decided, what is moved, and what nobody resumes from afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import POLICY, ended, event, job, queued, run_of, seen, start_record, started
+
+from orchestrator.attempt import resume
+from orchestrator.checkpoints import complete_checkpoints, newest_complete
+from orchestrator.core import decide as do
+from orchestrator.core.decide import decide
+from orchestrator.core.fold import apply
+from orchestrator.core.news import news
+from orchestrator.core.observation import Control
+from orchestrator.errors import StorageError
+from orchestrator.journal import SCHEMA
+from orchestrator.model import Phase, Run
+from orchestrator.rollback import set_aside_newer
+
+CONTROL = Control(seq=4, interval_s=POLICY.checkpoint_interval_s, save=1)
+BACK = event("rollback", t=50.0, to_step=10, by="me", reason="me: a spike")
+
+
+def after(run: Run, *events: dict[str, object]) -> Run:
+    for one in events:
+        changed = apply(run, one)
+        assert changed is not None
+        run = changed
+    return run
+
+
+# --- what is decided ----------------------------------------------------------------------------------------------------
+
+
+def test_the_successor_goes_first_then_the_live_attempt_then_the_checkpoints_then_it_goes_on() -> None:
+    run = after(run_of(queued(1), queued(2), started(1, 10)), BACK)
+    living = seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL)
+    cancels = [a for a in decide(run, living, POLICY, 60.0) if isinstance(a, do.CancelJob)]
+    assert [a.job_id for a in cancels] == ["102", "101"]
+    assert not [a for a in decide(run, living, POLICY, 60.0) if isinstance(a, do.SetAside)]
+    run = after(run, event("dropped", t=61.0, submission_id="s2"), ended(1, "cancelled", t=62.0))
+    gone = seen(job(1, "CANCELLED"), job(2, "CANCELLED"), control=CONTROL)
+    noted = {fact["event"] for fact in news(run, gone, POLICY, 63.0)}
+    assert noted <= {"interval"}, "that its attempt was cancelled holds nothing"
+    aside, = [a for a in decide(run, gone, POLICY, 63.0) if isinstance(a, do.SetAside)]
+    assert aside.newer_than_step == 10
+    run = after(run, event("rolled_back", t=64.0, to_step=10))
+    assert (run.phase, run.rollback_step, run.rolled_back_at) == (Phase.ACTIVE, None, 64.0)
+    assert [type(a).__name__ for a in decide(run, gone, POLICY, 65.0)] == ["QueueAttempt"]
+
+
+@pytest.mark.parametrize("over", [event("finished", t=40.0), event("cancelled", t=40.0), event("held", t=40.0, by="orch")])
+def test_a_run_that_is_over_or_held_goes_on_too(over: dict[str, object]) -> None:
+    run = after(run_of(queued(1), started(1, 10), ended(1, "finished", t=30.0)), over, BACK)
+    assert run.phase == Phase.ROLLING_BACK
+    assert not [f for f in news(run, seen(), POLICY, 60.0) if f["event"] in ("finished", "held")]
+    run = after(run, event("rolled_back", t=64.0, to_step=10))
+    assert run.phase == Phase.ACTIVE and not [f for f in news(run, seen(), POLICY, 65.0) if f["event"] == "finished"]
+
+
+def test_what_is_being_cancelled_stays_so() -> None:
+    run = after(run_of(queued(1), started(1, 10)), event("cancel", t=40.0), BACK)
+    assert run.phase == Phase.CANCELLING
+
+
+def test_a_save_that_is_asked_for_is_one_rise_in_control_json() -> None:
+    run = after(run_of(queued(1), queued(2), started(1, 10)), event("save", t=50.0), event("save", t=51.0))
+    written, = [a for a in decide(run, seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL), POLICY, 60.0)
+                if isinstance(a, do.WriteControl)]
+    assert (written.control.save, written.control.seq) == (2, 5)
+    told = seen(job(1, "RUNNING"), job(2, "PENDING"), control=written.control)
+    assert not [a for a in decide(run, told, POLICY, 60.0) if isinstance(a, do.WriteControl)]
+
+
+# --- what is moved ------------------------------------------------------------------------------------------------------
+
+
+def save(run_dir: Path, step: int) -> Path:
+    folder = run_dir / "checkpoints" / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    (folder / "state").write_bytes(b"x")
+    (folder / "COMPLETE").write_text(json.dumps({"step": step, "saved_at": float(step), "files": {"state": 1}, "epoch": 5}))
+    return folder
+
+
+def test_newer_ones_are_moved_whole_and_the_epoch_rises(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        save(tmp_path, step)
+    (tmp_path / "epoch").write_text("000000000005\n")
+    assert set_aside_newer(tmp_path, 10, "set-aside-50") == ["step-00000020", "step-00000030"]
+    assert [one.step for one in complete_checkpoints(tmp_path / "checkpoints")] == [10]
+    assert [one.step for one in complete_checkpoints(tmp_path / "checkpoints" / "set-aside-50")] == [20, 30]
+    assert (tmp_path / "epoch").read_text() == "000000000006\n", "whoever lives on publishes nothing"
+
+
+def test_what_a_killed_pass_began_is_finished(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        save(tmp_path, step)
+    aside = tmp_path / "checkpoints" / "set-aside-50"
+    aside.mkdir()
+    os.rename(tmp_path / "checkpoints" / "step-00000030", aside / "step-00000030")
+    assert set_aside_newer(tmp_path, 10, "set-aside-50") == ["step-00000020", "step-00000030"]
+
+
+def test_nothing_newer_makes_no_folder(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    assert set_aside_newer(tmp_path, 10, "set-aside-50") == []
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000010"]
+
+
+def test_trackers_of_frameworks_name_the_chosen_one(tmp_path: Path) -> None:
+    from test_layouts import deepspeed, megatron
+
+    folder = tmp_path / "checkpoints"
+    megatron(folder, 10, 20, tracker="20\n")
+    deepspeed(folder, "global_step10", "global_step20", latest="global_step20")
+    set_aside_newer(tmp_path, 10, "set-aside-50")
+    assert (folder / "latest_checkpointed_iteration.txt").read_text().strip() == "10"
+    assert (folder / "latest").read_text() == "global_step10"
+    newest = newest_complete(folder)
+    assert newest is not None and newest.step == 10
+
+
+def test_somebody_who_publishes_just_now_is_waited_for_by_the_next_pass(tmp_path: Path) -> None:
+    save(tmp_path, 20)
+    (tmp_path / "epoch").write_text("000000000005\n")
+    hold = ("import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True); "
+            "sys.stdin.read()")
+    holder = subprocess.Popen([sys.executable, "-c", hold, tmp_path / "epoch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"     # a lock is a process's: another one has it
+    with pytest.raises(StorageError, match="is locked"):
+        set_aside_newer(tmp_path, 10, "set-aside-50")
+    holder.communicate(timeout=10)
+    assert (tmp_path / "checkpoints" / "step-00000020").exists()
+
+
+# --- what nobody resumes from ---------------------------------------------------------------------------------------------
+
+
+def test_a_nodes_own_copy_from_before_is_not_resumed_from(tmp_path: Path) -> None:
+    local = tmp_path / "nvme"
+    save(tmp_path, 10)
+    save(tmp_path / "nvme-run", 30)
+    os.rename(tmp_path / "nvme-run" / "checkpoints", local)
+    before = [start_record(5, started_at=40.0)]
+    lines = [event("submit", t=0.0, schema=SCHEMA, spec=run_spec())]
+    journal(tmp_path, lines)
+    chosen, _ = resume.choose(tmp_path, before, str(local))
+    assert chosen is not None and chosen.step == 30
+    journal(tmp_path, [*lines, BACK, event("rolled_back", t=64.0, to_step=10)])
+    chosen, _ = resume.choose(tmp_path, before, str(local))
+    assert chosen is not None and chosen.step == 10
+
+
+def run_spec() -> dict[str, object]:
+    from dataclasses import asdict
+
+    from builders import SPEC
+
+    return asdict(SPEC)
+
+
+def journal(run_dir: Path, events: list[dict[str, object]]) -> None:
+    (run_dir / "journal.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
