@@ -27,6 +27,14 @@ SHARE_LOST = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopJob:
+    """Give notice to a running attempt, as before a limit: it saves, and its successor goes on."""
+
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """What was found, for the journal and for people."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from orchestrator.core import canary
+from orchestrator.core.canary import StopJob as StopJob
 from orchestrator.core.changing import ChangeJob, TakeScript, changes
 from orchestrator.core.observation import Control, Observation
 from orchestrator.core.pending import unmet, waits_for
@@ -89,14 +90,6 @@ class Withdraw:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteControl:
     control: Control
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopJob:
-    """Give notice to a running attempt, as before a limit: it saves, and its successor goes on."""
-
-    job_id: str
     why: str
 
 
