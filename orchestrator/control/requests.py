@@ -70,7 +70,8 @@ def wait_for_save(
     began = monotonic()
     while True:
         lines = last_lines(_attempt_dir(ports, tag, attempt))
-        told = last_of([line for line in lines if line["t"] >= since], "saved", "save_failed")
+        begun = {line.get("step") for line in lines if line["event"] == "saving" and line["t"] >= since}
+        told = last_of([line for line in lines if line["t"] >= since and line.get("step") in begun], "saved", "save_failed")
         if told is not None and told["event"] == "saved":
             return told
         if told is not None:
