@@ -20,7 +20,7 @@ from orchestrator.model import Phase
 @click.option("--memory", metavar="36G", help="Memory of this run instead of the profile's.")
 @click.option("--again", is_flag=True, help="Continue a run that is over or held, with job.sh and resources as they are now.")
 @click.option("--prove-resume", is_flag=True, help="Stop the first attempt within minutes, and hold the run unless step and "
-              "loss go on in the next.")
+              "loss go on in the next. For trainers that use orch_trainer.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the script, submit nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def submit(

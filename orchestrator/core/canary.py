@@ -54,8 +54,8 @@ def news(run: Run, seen: Observation) -> Iterator[dict[str, object]]:
         return
     before = next((a for a in reversed(run.attempts) if not a.live and _saved_step(_lines(seen, a)) is not None), None)
     if before is None:
-        losses = _losses(_lines(seen, live))
-        if (run.canary, run.canary_epoch) != (Canary.STOPPING, live.epoch) and len(losses) >= LOSSES_BEFORE:
+        told = sum(line["event"] == "progress" for line in _lines(seen, live))  # with a loss, if it tells any
+        if (run.canary, run.canary_epoch) != (Canary.STOPPING, live.epoch) and told >= LOSSES_BEFORE:
             yield {"event": "canary", "state": str(Canary.STOPPING), "epoch": live.epoch, "attempt": live.number,
                    "reason": "its resume is to be proven"}
         return
