@@ -110,7 +110,8 @@ def test_the_first_attempt_is_stopped_once_its_losses_show_their_noise() -> None
     run = proving(queued(1), queued(2), started(1, 10))
     waiting = seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL)
     assert noted(run, replace(waiting, lines={1: progress([4.0, 3.0, 2.0])})).canary == Canary.WANTED
-    assert noted(run, replace(waiting, lines={1: progress([None] * 4)})).canary == Canary.STOPPING, "then the step alone counts"
+    silent = replace(waiting, lines={1: progress([None] * 4)})
+    assert noted(run, silent).canary == Canary.STOPPING, "then the step alone counts"
     enough = replace(waiting, lines={1: BEFORE})
     run = noted(run, enough)
     assert run.canary == Canary.STOPPING
