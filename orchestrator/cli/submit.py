@@ -45,7 +45,8 @@ def submit(
 
     ports, _ = open_ports()
     if (campaign := named(ports, tag)) is not None:
-        submit_all(ports, campaign, dry_run=dry_run, as_json=as_json, for_one=bool(after or profile or memory or again or prove_resume))
+        submit_all(ports, campaign, dry_run=dry_run, as_json=as_json,
+                   for_one=bool(after or profile or memory or again or prove_resume))
         return
     request = use.Request(tag=tag, after=parse_option(after), profile=profile, memory=memory, again=again,
                           prove_resume=prove_resume)
