@@ -26,7 +26,7 @@ def submit_all(ports: Ports, name: str, *, dry_run: bool, as_json: bool, for_one
     from orchestrator.views.facts import run_as_json
 
     if for_one:
-        raise UserError(f"{name} is a campaign: --after, --profile, --memory and --again are for a single run",
+        raise UserError(f"{name} is a campaign: --after, --profile, --memory, --again, --prove-resume are for one run",
                         hint=f"write `after:` and `profile:` into jobs/{name}.campaign.yaml")
     checked = check_campaign(ports, name, os.environ)
     if dry_run:
