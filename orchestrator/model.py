@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from orchestrator.proof import Canary as Canary
 from orchestrator.states import ENDED_STATES as ENDED_STATES
 
 TAG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -73,16 +74,6 @@ class After(StrEnum):
 
     FINISHED = "finished"
     ENDED = "ended"                    # finished, cancelled, or failed (``Run.failed``)
-
-
-class Canary(StrEnum):
-    """How far the proof is that a run resumes where it was stopped."""
-
-    NONE = ""
-    WANTED = "wanted"
-    STOPPING = "stopping"
-    PROVEN = "proven"
-    BROKEN = "broken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
