@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,15 +26,19 @@ daemon: {every: 1s}
 """
 
 
-@pytest.fixture(scope="module")
-def repository(make_accounted_cluster: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+@contextlib.contextmanager
+def limited(
+    make_accounted_cluster: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, jobs: int,
+) -> Iterator[Repository]:
+    """A repository whose user's association submits at most so many jobs. Said when it is made: 22.05's slurmdbd modifies none
+    on this MariaDB."""
     slurm, _ = make_accounted_cluster("AccountingStorageEnforce=limits,qos\n", nodes=1, cpus=8, gpus=0, memory_mib=2000,
                                       preemption=False)
     me = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     # one user in one account, all said: 22.05 with a later MariaDB inherits no limits, and dies of a second account
     for words in (["qos", "small", "MaxSubmitJobsPerUser=1"], ["qos", "brief", "MaxWall=60", "Flags=DenyOnLimit"],
                   ["account", "lab", "qos=normal,small,brief"],
-                  ["user", me, "account=lab", "qos=normal,small,brief", "defaultqos=normal", "MaxSubmitJobs=100",
+                  ["user", me, "account=lab", "qos=normal,small,brief", "defaultqos=normal", f"MaxSubmitJobs={jobs}",
                    "MaxJobs=100", "MaxWall=10-0"]):
         slurm.run("sacctmgr", "--immediate", "add", *words)
     made = make_repository(tmp_path_factory.mktemp("limits"), slurm, ORCH_YAML)
@@ -44,24 +48,30 @@ def repository(make_accounted_cluster: Callable[..., Any], tmp_path_factory: pyt
     daemon.wait(timeout=60)
 
 
+@pytest.fixture(scope="module")
+def repository(make_accounted_cluster: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    with limited(make_accounted_cluster, tmp_path_factory, jobs=100) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tight(make_accounted_cluster: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    with limited(make_accounted_cluster, tmp_path_factory, jobs=1) as made:
+        yield made
+
+
 def finish(made: Repository, tag: str) -> None:
     made.until(lambda: made.status(tag)["state"] == "finished", f"{tag} to finish", 180)
 
 
-def submit_at_most(made: Repository, jobs: int) -> None:
-    """The limit of this user's association."""
-    made.slurm.run("sacctmgr", "--immediate", "modify", "user", "where", "account=lab", "set", f"MaxSubmitJobs={jobs}")
-    time.sleep(3.0)                    # slurmdbd tells slurmctld in its own time
-
-
-@pytest.mark.parametrize(("profile", "limit"), [
-    ("qos", "QOSMaxSubmitJobPerUserLimit"), ("default", "AssocMaxSubmitJobLimit")])
+@pytest.mark.parametrize(("where", "profile", "limit"), [
+    ("repository", "qos", "QOSMaxSubmitJobPerUserLimit"), ("tight", "default", "AssocMaxSubmitJobLimit")])
 def test_a_successor_over_the_limit_is_left_out_and_another_run_waits_for_room(
-        repository: Repository, profile: str, limit: str) -> None:
+        request: pytest.FixtureRequest, where: str, profile: str, limit: str) -> None:
+    repository: Repository = request.getfixturevalue(where)
     first, second = f"first-{profile}", f"second-{profile}"
     for tag in (first, second):
         repository.job(tag, yaml=f"profile: {profile}\n", STEPS=140, **({"DO": "70:crash"} if tag == first else {}))
-    submit_at_most(repository, 100 if profile == "qos" else 1)
     said = repository.orch("submit", first)
     assert f"no successor ahead, since Slurm refused it: sbatch: error: {limit}" in said
     assert f"takes no further job for now: sbatch: error: {limit}" in repository.orch("submit", second, code=6)
@@ -69,7 +79,6 @@ def test_a_successor_over_the_limit_is_left_out_and_another_run_waits_for_room(
     assert repository.status(second)["state"] == "waiting" and limit in repository.orch("status", second)
     finish(repository, first)
     finish(repository, second)
-    submit_at_most(repository, 100)
     assert repository.endings(first) == ["crash", "finished"] and repository.endings(second) == ["finished"]
     assert len(events(repository, first, "rejected", for_now=True)) <= 4, "one an attempt, and while the other had the place"
     assert len(events(repository, second, "rejected", for_now=True)) <= 7, "the waits double"
