@@ -30,8 +30,8 @@ daemon: {every: 1s}
 def limited(
     make_accounted_cluster: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, jobs: int,
 ) -> Iterator[Repository]:
-    """A repository whose user's association submits at most so many jobs. Said when it is made: 22.05's slurmdbd modifies none
-    on this MariaDB."""
+    """A repository whose user's association submits at most so many jobs. Said when it is made: 22.05's slurmdbd
+    modifies none on this MariaDB."""
     slurm, _ = make_accounted_cluster("AccountingStorageEnforce=limits,qos\n", nodes=1, cpus=8, gpus=0, memory_mib=2000,
                                       preemption=False)
     me = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
