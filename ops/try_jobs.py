@@ -17,7 +17,8 @@ from orchestrator.control.act import SUPERVISOR
 from orchestrator.core.script import attempt_spec, batch_script, dependency, repository_key
 from orchestrator.errors import OrchError, SubmissionRejected
 from orchestrator.folders import attempt_dir, replace_file, run_dir
-from orchestrator.model import ENDED_STATES, JobSeen, Policy, Profile, RunSpec
+from orchestrator.model import ENDED_STATES, Policy, Profile, RunSpec
+from orchestrator.sightings import JobSeen
 from orchestrator.slurm.commands import SlurmCommands
 
 OVER = ENDED_STATES | {"COMPLETING"}

@@ -103,7 +103,7 @@ def _gpus() -> list[tuple[str, int, int]]:
 def _commands() -> dict[str, str]:
     """Each of the commands that a supervisor may use, and why it is of no use here; '' if it is."""
     from orchestrator.attempt.commands import look_at_job, run, there
-    from orchestrator.model import JobSeen
+    from orchestrator.sightings import JobSeen
 
     job_id = os.environ["SLURM_JOB_ID"]
     trouble = {name: "" if there(name) else "not installed" for name in ("scontrol", "squeue", "scancel", "srun")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.model import JobSeen, JobSighting
+from orchestrator.sightings import JobSeen, JobSighting
 
 # Slurm's --signal=B:TERM@N comes up to 60 s early (its own manual; 46 s were measured).
 EARLY_AT_MOST_S = 65.0

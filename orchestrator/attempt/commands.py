@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 
-from orchestrator.model import JobGone, JobSeen, JobSighting, SlurmSilent
+from orchestrator.sightings import JobGone, JobSeen, JobSighting, SlurmSilent
 
 ASK_AT_MOST_S = 8.0
 

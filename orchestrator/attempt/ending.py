@@ -12,8 +12,9 @@ from orchestrator.attempt_files import saved_after_notice
 from orchestrator.checkpoints import newest_complete
 from orchestrator.core.endings import Evidence, classify
 from orchestrator.folders import attempt_dir, checkpoint_dir
-from orchestrator.model import EXIT_CONTINUE, EXIT_FINISHED, EXIT_STOOD_DOWN, Ending, JobGone, SlurmSilent
+from orchestrator.model import EXIT_CONTINUE, EXIT_FINISHED, EXIT_STOOD_DOWN, Ending
 from orchestrator.records import AttemptSpec, EndRecord, StartRecord
+from orchestrator.sightings import JobGone, SlurmSilent
 
 _TO_BE_CONTINUED = frozenset({Ending.LIMIT_SAVED, Ending.LIMIT_UNSAVED, Ending.PREEMPTED_SAVED, Ending.PREEMPTED_UNSAVED})
 

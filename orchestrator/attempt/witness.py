@@ -19,8 +19,9 @@ from orchestrator.core.pending import Upstream
 from orchestrator.errors import JournalError
 from orchestrator.folders import attempt_dir, checkpoint_dir
 from orchestrator.host import boot_id, is_alive, nothing_there
-from orchestrator.model import ENDED_STATES, After, Ending, JobGone, JobSeen, JobSighting, Phase, Run
+from orchestrator.model import ENDED_STATES, After, Ending, Phase, Run
 from orchestrator.records import AttemptSpec, EndRecord, StartRecord
+from orchestrator.sightings import JobGone, JobSeen, JobSighting
 
 ASK_FOR_S = 60.0
 # A heart beats every 30 s; one that beat within this time is still taken for a beating one.

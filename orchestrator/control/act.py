@@ -22,9 +22,10 @@ from orchestrator.core.reliability import interval_in_force_s, local_interval_in
 from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs, job_name
 from orchestrator.errors import NoRoom, SlurmError, SlurmUnreachable, SubmissionRejected
 from orchestrator.journal import LockedJournal
-from orchestrator.model import JobSeen, Run
+from orchestrator.model import Run
 from orchestrator.records import AttemptSpec
 from orchestrator.rollback import set_aside_newer
+from orchestrator.sightings import JobSeen
 from orchestrator.slurm.fields import gres_counts
 from orchestrator.states import ENDED_STATES, ENDING_STATES
 from orchestrator.trainer_control import write_control

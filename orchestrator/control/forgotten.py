@@ -13,7 +13,8 @@ from orchestrator.control.ports import Ports, Snapshot
 from orchestrator.core.endings import Evidence, classify, in_doubt
 from orchestrator.core.news import LOST_AFTER_S
 from orchestrator.core.observation import AttemptSeen, Observation
-from orchestrator.model import ENDED_STATES, Execution, JobGone, JobSeen, Phase, Run, Submission, SubmissionState
+from orchestrator.model import ENDED_STATES, Phase, Run, Submission, SubmissionState
+from orchestrator.sightings import Execution, JobGone, JobSeen
 from orchestrator.states import WAITING_STATES
 
 # The clocks of slurmctld, of a node and of this host may differ by this much.

@@ -23,7 +23,8 @@ from orchestrator.core.recovery import rule_in_words
 from orchestrator.core.reliability import Setting, restarts, setting
 from orchestrator.core.waiting import Kind
 from orchestrator.errors import OrchError, SlurmUnreachable
-from orchestrator.model import JobSeen, Phase, Run
+from orchestrator.model import Phase, Run
+from orchestrator.sightings import JobSeen
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
 from orchestrator.views.facts import Progress, Shown, how_to_go_on, met_of, state_word

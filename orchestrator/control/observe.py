@@ -23,8 +23,9 @@ from orchestrator.core.recovery import last_unsettled, needs_offers
 from orchestrator.core.script import COMMENT_PREFIX, parse_comment, repository_key
 from orchestrator.errors import JournalError, SlurmError, StorageError, UnknownTag
 from orchestrator.host import nothing_there, supervisor_lives
-from orchestrator.model import ENDED_STATES, Canary, Ending, JobSeen, Policy, Run
+from orchestrator.model import ENDED_STATES, Canary, Ending, Policy, Run
 from orchestrator.records import EndRecord, StartRecord, StoodDown
+from orchestrator.sightings import JobSeen
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
 

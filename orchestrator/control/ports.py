@@ -25,9 +25,10 @@ from orchestrator.errors import (
     UnknownTag,
     storage_error,
 )
-from orchestrator.model import Execution, JobSeen, Policy, Run
+from orchestrator.model import Policy, Run
 from orchestrator.planner import exposure
 from orchestrator.planner.pooled import NOTHING_COUNTED, Counted
+from orchestrator.sightings import Execution, JobSeen
 from orchestrator.slurm.protocol import NodeOffer, Slurm
 
 _Told = TypeVar("_Told")

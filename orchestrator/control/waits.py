@@ -17,7 +17,8 @@ from orchestrator.core.line import ahead_of
 from orchestrator.core.script import batch_script, dependency_jobs
 from orchestrator.core.waiting import Evidence, Kind, Why, evidence_of, look_up, why
 from orchestrator.errors import JournalError, Refused, SlurmError, StorageError, SubmissionRejected
-from orchestrator.model import JobSeen, Phase, Profile, Run, Submission
+from orchestrator.model import Phase, Profile, Run, Submission
+from orchestrator.sightings import JobSeen
 from orchestrator.states import WAITING_STATES
 from orchestrator.units import format_clock
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from orchestrator.core.observation import Observation
 from orchestrator.core.waiting import Kind, look_up
-from orchestrator.model import Change, JobSeen, Phase, Run, Submission, SubmissionState
+from orchestrator.model import Change, Phase, Run, Submission, SubmissionState
+from orchestrator.sightings import JobSeen
 from orchestrator.states import WAITING_STATES
 from orchestrator.units import format_clock, format_size
 

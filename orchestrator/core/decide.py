@@ -26,7 +26,8 @@ from orchestrator.core.recovery import (
 )
 from orchestrator.core.reliability import interval_in_force_s, local_interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
-from orchestrator.model import Attempt, Canary, Ending, JobSeen, Phase, Policy, Run, Submission, SubmissionState
+from orchestrator.model import Attempt, Canary, Ending, Phase, Policy, Run, Submission, SubmissionState
+from orchestrator.sightings import JobSeen
 from orchestrator.states import ALLOCATED_STATES, ENDED_STATES, ENDING_STATES, WAITING_STATES
 
 # A scancel that seems to have had no effect is sent again after this long.

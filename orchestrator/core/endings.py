@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from orchestrator.core.observation import NodeSeen
-from orchestrator.model import ENDED_STATES, EXIT_CONTINUE, EXIT_SETUP, Ending, JobGone, JobSeen, JobSighting
+from orchestrator.model import ENDED_STATES, EXIT_CONTINUE, EXIT_SETUP, Ending
 from orchestrator.records import EndRecord
+from orchestrator.sightings import JobGone, JobSeen, JobSighting
 
 # Exit codes with which programs say that they were called wrongly: argparse's 2, sysexits' 78, the shell's 126 and 127.
 _CALLED_WRONGLY = frozenset({2, EXIT_SETUP, 126, 127})

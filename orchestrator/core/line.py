@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from orchestrator.core.waiting import Kind, look_up
-from orchestrator.model import QueuedJob
+from orchestrator.sightings import QueuedJob
 
 # What waits for something other than its turn has no place in the order.
 _IN_LINE = frozenset({Kind.TURN, Kind.SITE, Kind.PASSING, Kind.UNKNOWN})

@@ -17,19 +17,8 @@ from orchestrator.core.recovery import adjustment, decides, refused, why_hold
 from orchestrator.core.reliability import setting, worth_changing
 from orchestrator.core.script import parse_comment
 from orchestrator.core.waiting import Kind, look_up
-from orchestrator.model import (
-    ENDED_STATES,
-    Attempt,
-    Ending,
-    JobGone,
-    JobSeen,
-    JobSighting,
-    Phase,
-    Policy,
-    Run,
-    Submission,
-    SubmissionState,
-)
+from orchestrator.model import ENDED_STATES, Attempt, Ending, Phase, Policy, Run, Submission, SubmissionState
+from orchestrator.sightings import JobGone, JobSeen, JobSighting
 from orchestrator.states import WAITING_STATES, exit_code_words
 
 Fact = dict[str, object]

@@ -8,9 +8,9 @@ from typing import Any
 
 from orchestrator.core.measures import Measured
 from orchestrator.core.pending import Upstream
-from orchestrator.model import JobGone, JobSeen, JobSighting, SlurmSilent
 from orchestrator.planner.pooled import NOTHING_COUNTED, Counted
 from orchestrator.records import EndRecord, StartRecord, StoodDown
+from orchestrator.sightings import JobGone, JobSeen, JobSighting, SlurmSilent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from enum import StrEnum
 from functools import lru_cache
 
 from orchestrator.core.script import dependency_jobs
-from orchestrator.model import JobSeen, Run, Submission
+from orchestrator.model import Run, Submission
+from orchestrator.sightings import JobSeen
 from orchestrator.states import ENDED_STATES, ENDING_STATES, WAITING_STATES, exit_code_words
 from orchestrator.units import format_clock, format_duration
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import SlurmUnreachable, SubmissionRejected
-from orchestrator.model import JobSeen
+from orchestrator.sightings import JobSeen
 from orchestrator.slurm.commands import SlurmCommands
 from orchestrator.slurm.fields import NOTHING
 from orchestrator.slurm.versions import version_of

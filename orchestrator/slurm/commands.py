@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from orchestrator.core.observation import NodeSeen
 from orchestrator.errors import NoAccounting, NoRoom, SlurmError, SlurmUnreachable, SubmissionRejected
-from orchestrator.model import Execution, JobSeen, QueuedJob
+from orchestrator.sightings import Execution, JobSeen, QueuedJob
 from orchestrator.slurm.fields import (
     EXECUTION_FIELDS,
     SINFO_FORMAT,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from orchestrator.core.observation import NodeSeen
 from orchestrator.errors import SlurmUnreachable
-from orchestrator.model import Execution, JobSeen, QueuedJob
+from orchestrator.sightings import Execution, JobSeen, QueuedJob
 from orchestrator.slurm.protocol import NodeOffer, Site
 from orchestrator.states import exit_code, state_word
 

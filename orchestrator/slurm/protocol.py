@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core.observation import NodeSeen
-from orchestrator.model import Execution, JobSeen, QueuedJob
+from orchestrator.sightings import Execution, JobSeen, QueuedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

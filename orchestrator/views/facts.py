@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.pending import HELD_BY_UPSTREAM, as_written, met, waits_for
-from orchestrator.model import Attempt, JobSeen, Phase, Run
+from orchestrator.model import Attempt, Phase, Run
+from orchestrator.sightings import JobSeen
 from orchestrator.states import ALLOCATED_STATES, WAITING_STATES
 from orchestrator.views.reasons import job_in_words
 from orchestrator.views.text import one_line

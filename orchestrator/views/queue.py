@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.core.line import in_order
 from orchestrator.core.script import dependency_jobs, parse_comment, repository_key
-from orchestrator.model import QueuedJob
+from orchestrator.sightings import QueuedJob
 from orchestrator.views.reasons import reason_in_words
 from orchestrator.views.status import View
 from orchestrator.views.text import Line, Span, Style, day_and_time, one_line, table

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.core.waiting import Evidence, Kind, Why, evidence_of, look_up, why
-from orchestrator.model import JobSeen, Run, Submission
+from orchestrator.model import Run, Submission
+from orchestrator.sightings import JobSeen
 from orchestrator.views.text import one_line
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from benches import Bench, Private, Simulated, with_pyslurm
 
-from orchestrator.model import JobSeen
+from orchestrator.sightings import JobSeen
 
 sys.path.append(str(Path(__file__).parents[1] / "slurm"))         # what that conftest imports
 _where = importlib.util.spec_from_file_location("private_slurms", Path(__file__).parents[1] / "slurm" / "conftest.py")

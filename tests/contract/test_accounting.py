@@ -11,7 +11,7 @@ import pytest
 from benches import Private, Simulated
 
 from orchestrator.errors import NoAccounting, SlurmUnreachable
-from orchestrator.model import Execution
+from orchestrator.sightings import Execution
 
 Sbatch = Callable[..., str]
 FORGETS_AFTER_S = 2

@@ -17,7 +17,7 @@ from orchestrator import cluster
 from orchestrator.cluster.spec import Tracking
 from orchestrator.core.script import dependency_jobs, parse_comment
 from orchestrator.errors import SlurmUnreachable
-from orchestrator.model import JobSeen
+from orchestrator.sightings import JobSeen
 from orchestrator.slurm.bindings import SlurmBindings
 from orchestrator.slurm.commands import SlurmCommands
 from orchestrator.slurm.fields import gres_counts

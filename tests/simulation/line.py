@@ -10,7 +10,7 @@ from simulation.schedule import AT_SQUEUE
 from simulation.slurm import read_options
 
 from orchestrator.errors import SlurmUnreachable, SubmissionRejected
-from orchestrator.model import JobSeen
+from orchestrator.sightings import JobSeen
 
 if TYPE_CHECKING:
     from simulation.world import Actor, World

@@ -26,8 +26,8 @@ from orch_trainer import fence
 from orchestrator import checkpoints, folders, journal, trainer_control
 from orchestrator.attempt import papers, resume, take, trainer, witness
 from orchestrator.control import observe, ports
-from orchestrator.model import JobSighting
 from orchestrator.planner import pooled
+from orchestrator.sightings import JobSighting
 
 _DISK = Disk()
 _world: World | None = None

@@ -18,7 +18,8 @@ from typing import Protocol
 
 from orchestrator.core.observation import NodeSeen
 from orchestrator.errors import NoAccounting, SubmissionRejected
-from orchestrator.model import ENDED_STATES, Execution, JobSeen, QueuedJob
+from orchestrator.model import ENDED_STATES
+from orchestrator.sightings import Execution, JobSeen, QueuedJob
 from orchestrator.slurm.protocol import NodeOffer, Site
 
 NEVER = float("inf")

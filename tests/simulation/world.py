@@ -21,8 +21,8 @@ from simulation.slurm import Job, SimulatedSlurm
 from simulation.supervisor import Killed, Process, Supervisor, Trainer
 from simulation.truth import Truths
 
-from orchestrator.model import JobGone, JobSeen, JobSighting, SlurmSilent
 from orchestrator.records import StartRecord
+from orchestrator.sightings import JobGone, JobSeen, JobSighting, SlurmSilent
 
 BEGAN_AT = 1_700_000_000.0
 

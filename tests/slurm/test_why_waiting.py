@@ -12,7 +12,7 @@ from repositories import Repository, make_repository
 
 from orchestrator.core.line import ahead_of
 from orchestrator.core.waiting import Evidence, Kind, Why, why
-from orchestrator.model import JobSeen
+from orchestrator.sightings import JobSeen
 from orchestrator.slurm.commands import SlurmCommands
 
 EXTRA = """\

@@ -8,8 +8,9 @@ from typing import Any
 from orchestrator.core.fold import fold
 from orchestrator.core.observation import AttemptSeen, Observation
 from orchestrator.core.script import comment
-from orchestrator.model import JobSeen, Policy, Profile, Run, RunSpec
+from orchestrator.model import Policy, Profile, Run, RunSpec
 from orchestrator.records import EndRecord, StartRecord
+from orchestrator.sightings import JobSeen
 
 POLICY = Policy(checkpoint_interval_s=1800.0)
 SPEC = RunSpec(

@@ -14,8 +14,8 @@ from orchestrator.attempt import setup
 from orchestrator.attempt.commands import parse_job
 from orchestrator.attempt.memory import OomKills, job_cgroup, parse_gpus, used_bytes
 from orchestrator.attempt.setup import SetupError, check_device, job_environment, read_env_file
-from orchestrator.model import JobGone, JobSeen, SlurmSilent
 from orchestrator.records import AttemptSpec, StartRecord
+from orchestrator.sightings import JobGone, JobSeen, SlurmSilent
 
 SPEC = AttemptSpec(tag="a", repository="/repo", run_dir="/repo/runs/a", number=1, submission_id="s1", lead_s=60,
                    signal="TERM", time_limit_s=3600, interval_s=30)

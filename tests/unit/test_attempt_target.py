@@ -7,7 +7,7 @@ import pytest
 from orchestrator.attempt.cause import Heard, first_reason, settled_reason
 from orchestrator.attempt.processes import Process
 from orchestrator.attempt.target import choose, has_client
-from orchestrator.model import JobSeen
+from orchestrator.sightings import JobSeen
 
 JOB = 10
 

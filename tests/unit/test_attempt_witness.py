@@ -20,8 +20,8 @@ from orchestrator.attempt.take import Identity
 from orchestrator.attempt.witness import Leaving, Pulse
 from orchestrator.core.gate import Leave
 from orchestrator.host import boot_id, start_of
-from orchestrator.model import JobSeen, JobSighting
 from orchestrator.records import EndRecord, StartRecord
+from orchestrator.sightings import JobSeen, JobSighting
 
 HOUR_S = 3600.0
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SlurmUnreachable
-from orchestrator.model import JobSeen
+from orchestrator.sightings import JobSeen
 from orchestrator.slurm import reader
 from orchestrator.slurm.bindings import SlurmBindings, choose
 from orchestrator.slurm.commands import SlurmCommands

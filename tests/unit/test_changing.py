@@ -14,7 +14,8 @@ from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Control, Observation
 from orchestrator.core.script import batch_script
-from orchestrator.model import JobSeen, Run
+from orchestrator.model import Run
+from orchestrator.sightings import JobSeen
 
 NOW = 100.0
 INTERVAL = event("interval", 0, interval_s=POLICY.checkpoint_interval_s, ended=0)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from orchestrator.core.endings import Evidence, classify, node_failure
 from orchestrator.core.observation import NodeSeen
-from orchestrator.model import ENDED_STATES, Ending, JobGone, JobSeen, SlurmSilent
+from orchestrator.model import ENDED_STATES, Ending
+from orchestrator.sightings import JobGone, JobSeen, SlurmSilent
 
 RAN = {"knows_orch": True, "first_step_at": 11.0, "last_step": 50}
 

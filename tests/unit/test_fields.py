@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import SlurmUnreachable
-from orchestrator.model import Execution, JobSeen
+from orchestrator.sightings import Execution, JobSeen
 from orchestrator.slurm.fields import (
     UNIT,
     epoch_s,

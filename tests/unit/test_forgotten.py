@@ -19,8 +19,9 @@ from orchestrator.control.passes import PassReport, pass_over_all
 from orchestrator.control.ports import Ports, require_run
 from orchestrator.core.script import comment
 from orchestrator.errors import NoAccounting, SlurmUnreachable
-from orchestrator.model import Attempt, Ending, Execution, JobSeen, Policy, Run
+from orchestrator.model import Attempt, Ending, Policy, Run
 from orchestrator.sd_notify import Manager
+from orchestrator.sightings import Execution, JobSeen
 from orchestrator.slurm.protocol import Site
 
 NOW = 1_800_000_000.0

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from orchestrator.core.endings import Evidence
 from orchestrator.core.gate import Leave, Predecessor, ask
 from orchestrator.core.pending import Upstream
-from orchestrator.model import After, Ending, JobGone, Run, SlurmSilent
+from orchestrator.model import After, Ending, Run
+from orchestrator.sightings import JobGone, SlurmSilent
 
 
 def behind(evidence: Evidence, *, alive: bool = False, resume_step: int | None = None) -> Predecessor:

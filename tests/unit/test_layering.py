@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILES = sorted(p for name in ("orchestrator", "orch_trainer") for p in (ROOT / name).rglob("*.py"))
 
-WORDS = frozenset({"units", "states", "model", "errors", "events", "records", "startup", "message", "proof"})
+WORDS = frozenset({"units", "states", "model", "errors", "events", "records", "startup", "message", "sightings"})
 EDGES = frozenset({
     "attempt_files", "journal", "config", "layouts", "checkpoints", "rollback", "trainer_control", "trainer_lines", "notify",
     "slurm", "host", "sd_notify"})
@@ -42,7 +42,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 PURE = (
     "orchestrator/core/", "orchestrator/planner/", "orchestrator/views/", "orchestrator/units.py", "orchestrator/states.py",
     "orchestrator/model.py", "orchestrator/records.py", "orchestrator/errors.py", "orchestrator/startup.py",
-    "orchestrator/message.py", "orchestrator/proof.py", "orchestrator/slurm/fields.py", "orchestrator/notify/discord.py",
+    "orchestrator/message.py", "orchestrator/sightings.py", "orchestrator/slurm/fields.py", "orchestrator/notify/discord.py",
     "orchestrator/notify/result.py")
 REACHES = frozenset({
     "time", "os", "subprocess", "socket", "random", "secrets", "shutil", "tempfile", "threading", "signal", "io",

@@ -18,7 +18,8 @@ from orchestrator.control.ports import Ports, known_run, require_run, runs_now
 from orchestrator.core.observation import NodeSeen
 from orchestrator.core.script import comment
 from orchestrator.errors import SlurmUnreachable, StorageError
-from orchestrator.model import ENDED_STATES, JobSeen, Policy
+from orchestrator.model import ENDED_STATES, Policy
+from orchestrator.sightings import JobSeen
 from orchestrator.slurm.protocol import NodeOffer
 
 NOW = 1_800_000_000.0

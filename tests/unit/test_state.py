@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from builders import SPEC, ended, event, job, queued, run_of, started
 
-from orchestrator.model import JobSeen, Run
+from orchestrator.model import Run
+from orchestrator.sightings import JobSeen
 from orchestrator.views.facts import Progress, Shown, how_to_go_on
 from orchestrator.views.state import PAGE_AT_MOST, page_of, state_json, state_text
 

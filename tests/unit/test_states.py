@@ -10,7 +10,8 @@ from builders import POLICY, attempt_seen, job, queued, run_of, seen, start_reco
 from orchestrator.core.endings import Evidence, classify
 from orchestrator.core.news import news
 from orchestrator.core.observation import AttemptSeen
-from orchestrator.model import ENDED_STATES, Ending, JobSeen
+from orchestrator.model import ENDED_STATES, Ending
+from orchestrator.sightings import JobSeen
 from orchestrator.states import (
     ALLOCATED_STATES,
     ENDING_STATES,

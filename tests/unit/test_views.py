@@ -12,7 +12,8 @@ import pytest
 from builders import SPEC, ended, event, job, queued, run_of, started
 
 from orchestrator.checkpoints import Checkpoint
-from orchestrator.model import After, JobSeen, Run
+from orchestrator.model import After, Run
+from orchestrator.sightings import JobSeen
 from orchestrator.views.facts import Progress, Shown, idle_s, metrics_in_words, run_as_json, state_word, why_waiting
 from orchestrator.views.reasons import reason_in_words
 from orchestrator.views.status import View, Whole, at_rest, run_lines, status_lines

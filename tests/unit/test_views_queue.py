@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.line import in_order
 from orchestrator.core.script import repository_key
-from orchestrator.model import QueuedJob
+from orchestrator.sightings import QueuedJob
 from orchestrator.slurm.fields import UNIT, parse_queue, queue_option
 from orchestrator.views.queue import project_of, queue_json, queue_lines
 from orchestrator.views.status import View

@@ -10,7 +10,7 @@ from builders import SPEC, job, queued, run_of
 
 from orchestrator.core.line import ahead_of
 from orchestrator.core.waiting import TABLE, Evidence, Kind, Why, evidence_of, look_up, why
-from orchestrator.model import QueuedJob
+from orchestrator.sightings import QueuedJob
 
 REASONS = [line.split()[:2] for line in (Path(__file__).parent / "job_reasons.txt").read_text().splitlines()[1:]]
 

@@ -73,7 +73,8 @@ class Batches:
 
 model, data = Model(), Batches(windows[:800])
 held_out = torch.utils.data.DataLoader(windows[-64:], batch_size=32)
-options = {"max_steps": steps, "max_epochs": -1, "val_check_interval": 25, "accelerator": "cpu", "devices": int(os.environ.get("RANKS", "1")),
+options = {"max_steps": steps, "max_epochs": -1, "val_check_interval": 25, "accelerator": "cpu",
+           "devices": int(os.environ.get("RANKS", "1")),
            "default_root_dir": str(folder / "lightning"), "logger": False, "enable_checkpointing": False,
            "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
 page = (root / "docs/frameworks.md").read_text()
