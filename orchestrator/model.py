@@ -131,8 +131,7 @@ class RunSpec:
 
     ``after_tags`` are runs of which that must be so before the first attempt, ``after_jobs`` other people's Slurm jobs that
     must have ended. ``campaign`` is the batch that it was submitted with.
-    ``environment`` is the recorded environment that every attempt gets, exactly.
-    """
+    ``environment`` is the recorded environment that every attempt gets, exactly."""
 
     tag: str
     repository: str                   # absolute folder of the user's repository
@@ -238,13 +237,11 @@ class Attempt:
         """Lost work in seconds: training since the last complete checkpoint of this attempt, or since it began."""
         if self.ended_at is None or self.ending in (Ending.FINISHED, Ending.SETUP_FAILURE):
             return None
-        kept_until = self.saved_at or self.first_step_at or self.started_at
-        return max(0.0, self.ended_at - kept_until)
+        return max(0.0, self.ended_at - (self.saved_at or self.first_step_at or self.started_at))
 
     @property
     def progressed(self) -> bool | None:
-        """Whether a newer complete checkpoint came out of this attempt; None when that is not known, as for a trainer that
-        knows nothing of orch and keeps its own checkpoints."""
+        """Whether a newer complete checkpoint came out of it; None where that is not known: its trainer keeps its own."""
         if self.checkpoint_step is None:
             return False if self.ended_at is not None and self.knows_orch else None
         return self.checkpoint_step > (self.resume_step if self.resume_step is not None else -1)
