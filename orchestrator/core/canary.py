@@ -8,22 +8,23 @@ loss's own noise. An interruption that comes by itself serves as well as a stop 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any
 
 from orchestrator.core.observation import Observation
 from orchestrator.model import Attempt, Canary, Phase, Run
 
 Lines = Sequence[dict[str, Any]]
-# Losses that show their noise: lines come 2, 6, 14 and 30 seconds after the first step.
-LOSSES_BEFORE = 4
+# Losses that show their noise: lines come 2, 6, 14, 30 and 60 seconds after the first step.
+LOSSES_BEFORE = 5
 LOSSES_AFTER = 2
-# So many standard deviations are no noise, and so much of what was learnt is not lost by chance.
-BEYOND_NOISE = 4.0
+# A jump is no noise when it is so many times the largest rise before, and it is worth a word when so much of what was learnt
+# is lost. A training whose loss never rose still has this much noise.
+BEYOND_NOISE = 2.0
 SHARE_LOST = 0.25
+LEAST_NOISE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,20 +98,20 @@ def _by_loss(before: list[float], after: list[float], saved: int, first: int) ->
     steps = f"it went on at step {first} from step {saved}"
     if len(before) < LOSSES_BEFORE or len(after) < LOSSES_AFTER:
         return Proof(is_good=True, saved_step=saved, first_step=first, words=f"{steps}; too few losses were told to compare")
-    level, now = statistics.median(before[-3:]), min(after[:LOSSES_AFTER])
-    noise = _noise(before)
-    # both of the first two: a single outlier is no proof
+    # the higher of the last two, the lower of the first two: a single outlier is no proof
+    level, now = max(before[-2:]), min(after[:LOSSES_AFTER])
+    noise = max(_largest_rise(before), LEAST_NOISE * abs(level))
     is_lost = now - level > BEYOND_NOISE * noise and now - level > SHARE_LOST * (before[0] - level)
     words = (f"{steps}, and the loss was {level:.4g} before and is {now:.4g} behind it, where its noise is {noise:.2g}"
-             if is_lost else f"{steps}; loss {level:.4g} before, {after[0]:.4g} behind it (noise {noise:.2g})")
+             if is_lost else f"{steps}; loss {level:.4g} before, {now:.4g} behind it (noise {noise:.2g})")
     return Proof(is_good=not is_lost, words=words, saved_step=saved, first_step=first, loss_before=level, loss_after=now,
                  noise=noise)
 
 
-def _noise(losses: list[float]) -> float:
-    """The standard deviation of one loss, from the median step between neighbours: a trend weighs little in it."""
-    steps = [abs(b - a) for a, b in pairwise(losses)]
-    return statistics.median(steps) / (0.6745 * 2 ** 0.5)
+def _largest_rise(losses: list[float]) -> float:
+    """From any loss to a later one. A loss that falls rises by noise alone, however steep it falls."""
+    lowest = accumulate(losses, min)
+    return max(loss - low for loss, low in zip(losses, lowest, strict=True))
 
 
 def _losses(lines: Lines) -> list[float]:

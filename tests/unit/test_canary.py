@@ -59,7 +59,15 @@ def test_a_training_that_begins_again_is_found_at_once(first: int) -> None:
 def test_weights_that_were_not_loaded_are_found_by_the_loss() -> None:
     proof = judge(BEFORE, after(61, 4.1, 3.3), 60)
     assert proof is not None and not proof.is_good
-    assert "the loss was 2.4 before and is 3.3 behind it" in proof.words
+    assert "the loss was 2.45 before and is 3.3 behind it" in proof.words
+
+
+def test_a_loss_that_falls_steeply_has_no_noise_for_that() -> None:
+    steep = [*progress([4.62, 3.15, 1.98, 1.19, 1.02]), told("saved", step=60)]
+    proof = judge(steep, after(61, 4.25, 3.2), 60)
+    assert proof is not None and not proof.is_good
+    proof = judge(steep, after(61, 1.01, 1.02), 60)
+    assert proof is not None and proof.is_good
 
 
 def test_one_outlier_proves_nothing() -> None:
@@ -110,7 +118,7 @@ def test_the_first_attempt_is_stopped_once_its_losses_show_their_noise() -> None
     run = proving(queued(1), queued(2), started(1, 10))
     waiting = seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL)
     assert noted(run, replace(waiting, lines={1: progress([4.0, 3.0, 2.0])})).canary == Canary.WANTED
-    silent = replace(waiting, lines={1: progress([None] * 4)})
+    silent = replace(waiting, lines={1: progress([None] * 5)})
     assert noted(run, silent).canary == Canary.STOPPING, "then the step alone counts"
     enough = replace(waiting, lines={1: BEFORE})
     run = noted(run, enough)
