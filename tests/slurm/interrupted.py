@@ -51,6 +51,13 @@ def preempt(made: Repository, tag: str, number: int) -> None:
     _followed(made, tag, number)
 
 
+def give_notice(made: Repository, tag: str, number: int) -> None:
+    """A stop signal to this attempt's batch process alone, as Slurm sends it before a limit."""
+    wait_until_it_trains(made, tag, number)
+    made.slurm.run("scancel", "--batch", "--signal=TERM", read(attempt_dir(made, tag, number) / "start.json")["job_id"])
+    _followed(made, tag, number)
+
+
 def kill_trainer(made: Repository, tag: str, number: int, *, rank: int = 0) -> None:
     """SIGKILL to the process of this rank."""
     wait_until_it_trains(made, tag, number)

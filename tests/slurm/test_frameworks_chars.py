@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from interrupted import ORCH_YAML, interrupt, kill_trainer, lines, preempt, saves, supervisor
+from interrupted import ORCH_YAML, give_notice, interrupt, kill_trainer, lines, preempt, saves, supervisor
 from repositories import Repository, make_repository
 from seen import attempt_dir, processes_of, run_dir
 
@@ -65,7 +65,7 @@ def uninterrupted(made: Repository, ranks: int) -> dict[str, Any]:
 def test_interrupted_and_not_end_with_the_same_weights(repository: Repository, ranks: int) -> None:
     tag = submit(repository, ranks)
     # torchrun starts its ranks again within the attempt: no ending, and nothing for M to count
-    ways = (preempt, kill_trainer, preempt) if ranks == 1 else (preempt, restarted_and_preempted)
+    ways = (preempt, kill_trainer, give_notice) if ranks == 1 else (preempt, restarted_and_told)
     expected = ["preempted-saved", "crash", "preempted-saved"] if ranks == 1 else ["preempted-saved"] * 2
     attempts = interrupt(repository, tag, *ways)
     assert [attempt["ending"] for attempt in attempts] == [*expected, "finished"], attempts
@@ -78,12 +78,12 @@ def test_interrupted_and_not_end_with_the_same_weights(repository: Repository, r
     assert set(files) == {"state.pt", *(f"random-{rank}.pt" for rank in range(ranks))}
 
 
-def restarted_and_preempted(made: Repository, tag: str, number: int) -> None:
+def restarted_and_told(made: Repository, tag: str, number: int) -> None:
     kill_trainer(made, tag, number, rank=1)
     made.until(lambda: starts(made, tag, number) == 2, "torchrun to start its ranks again")
     saved = len(saves(made, tag, number))
     made.until(lambda: len(saves(made, tag, number)) > saved, "the new ranks to save")
-    preempt(made, tag, number)
+    give_notice(made, tag, number)
 
 
 def starts(made: Repository, tag: str, number: int) -> int:
@@ -99,5 +99,6 @@ def stopped_cleanly(made: Repository, tag: str, ranks: int, number: int) -> bool
     signalled = supervisor(made, tag, number, "signalled")
     assert {event["how"] for event in signalled} == {"registered"} and len(signalled) == ranks
     out = (attempt_dir(made, tag, number) / "out.log").read_text()
-    assert out.count("closing signal SIGTERM") == restarts, "torchrun ends no rank after a notice"
+    saving = out[out.rindex("START  attempt"):out.rindex("STOPPED  step")]
+    assert "closing signal" not in saving, "torchrun ends no rank before it has saved and said so"
     return bool(stopped["step"] % 2 == 0 and f"step {stopped['step']}  held-out" not in out)
