@@ -55,4 +55,4 @@ def test_interrupted_and_not_end_with_the_same_weights(repository: Repository) -
     out = (attempt_dir(repository, "bolt", 3) / "out.log").read_text()
     assert "SLURMEnvironment requeues: False" in out, "Lightning knows that it is under Slurm, and requeues nothing"
     measured_is_shown(repository, "bolt")
-    assert any(line.get("loss") for line in lines(repository, "bolt", 2))
+    assert any(line.get("loss") for line in lines(repository, "bolt", 3))
