@@ -97,4 +97,4 @@ def _target(text: str) -> tuple[int | None, float | None]:
             return None, parse_duration_s(text[1:])
         except ValueError as error:
             raise UserError(f"--to {text}: {error}") from None
-    raise UserError(f"--to {text}: is no step and no time", hint="write the step of a checkpoint, or -1h for one an hour old")
+    raise UserError(f"--to {text} is no step and no time", hint="write the step of a checkpoint, or -1h for one an hour old")

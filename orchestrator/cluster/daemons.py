@@ -181,7 +181,12 @@ def _last_words(text: str) -> list[str]:
 def changed(old: ClusterSpec, new: ClusterSpec) -> list[str]:
     """The settings in which two specs differ, in words."""
     return [
-        f"{field.name} {getattr(old, field.name)!r}, not {getattr(new, field.name)!r}"
+        f"{field.name} {_setting(getattr(old, field.name))}, not {_setting(getattr(new, field.name))}"
         for field in dataclasses.fields(ClusterSpec)
         if field.name != "folder" and getattr(old, field.name) != getattr(new, field.name)
     ]
+
+
+def _setting(value: object) -> str:
+    """None: as the machine has it."""
+    return "as found" if value is None else str(value)

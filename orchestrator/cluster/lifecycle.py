@@ -109,7 +109,7 @@ def _same(record: Record | None, spec: ClusterSpec, layout: Layout) -> Record:
     if differing:
         raise Refused(
             f"the cluster in {layout.folder} runs with other settings: {'; '.join(differing)}",
-            hint="end it first: orch cluster down",
+            hint="`orch cluster down` first, which ends its running jobs; then once more",
         )
     return record
 

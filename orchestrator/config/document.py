@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import yaml
@@ -138,7 +140,7 @@ class Document:
         path = f"{key}.{name}" if key else name
         if field.group(1) == "required":
             return self.error(path, f'"{name}" is missing', "")
-        known = known_keys(kind)
+        known = _keys_at(kind, key)
         near = difflib.get_close_matches(name, known, 1)
         return self.error(path, f'unknown key "{name}"',
                           f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(sorted(known))}")
@@ -161,3 +163,27 @@ def known_keys(kind: Any) -> set[str]:
         fields = msgspec.structs.fields(kind)
         return {field.name for field in fields}.union(*(known_keys(field.type) for field in fields))
     return set().union(*(known_keys(part) for part in get_args(kind)))
+
+
+def _keys_at(kind: Any, key: str) -> set[str]:
+    """The keys that may stand under this one; all of the file's where that cannot be told."""
+    here = [kind]
+    for name in key.split(".") if key else ():
+        here = [inner for part in here for inner in _inside(part, name)]
+    return {field.name for part in here for option in _options(part) if _is_struct(option)
+            for field in msgspec.structs.fields(option)} or known_keys(kind)
+
+
+def _inside(kind: Any, name: str) -> list[Any]:
+    return [field.type for option in _options(kind) if _is_struct(option)
+            for field in msgspec.structs.fields(option) if field.name == name] \
+        + [get_args(option)[1] for option in _options(kind) if get_origin(option) in (dict, Mapping)]
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    """The members of a union; of another type itself."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)

@@ -114,11 +114,11 @@ def why_no_node(profile: Profile, here: Sequence[NodeOffer]) -> tuple[str, str]:
     if not fitting:
         best = min(here, key=lambda o: len(misfit(profile, o)))
         return (f"no node of partition {best.partition} can hold this: " + "; ".join(misfit(profile, best)),
-                "ask for less in orch.yaml's profile, or name another partition")
+                "ask for less, or name another partition in orch.yaml's profile")
     partition, count = fitting.most_common(1)[0]
     if count < profile.nodes:
         return (f"{profile.nodes} nodes asked for, {count} of partition {partition} can hold this",
-                "ask for fewer nodes in orch.yaml's profile, or name another partition")
+                "ask for fewer nodes, or name another partition in orch.yaml's profile")
     return "", ""
 
 

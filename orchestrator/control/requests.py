@@ -77,7 +77,8 @@ def wait_for_save(
         if told is not None:
             raise StorageError(f"{tag} could not save step {told.get('step')}: {told.get('error')}")
         if last_of(lines, "stopped", "finished", "failed", "fenced") is not None:
-            raise Refused(f"attempt {attempt.number} of {tag} ended before it saved", hint=f"`orch status {tag}`")
+            raise Refused(f"attempt {attempt.number} of {tag} ended before it saved",
+                          hint=f"`orch status {tag}` shows its newest checkpoint")
         if monotonic() - began >= timeout_s:
             raise TimedOut(f"{tag} has not saved within {format_duration(timeout_s)}", hint=f"`orch logs {tag}`")
         sleep(0.2)
@@ -127,7 +128,7 @@ def _refuse_finished(run: Run) -> None:
 def _refuse_unless_held(run: Run) -> None:
     _refuse_over(run)
     if run.phase != Phase.HELD:
-        raise Refused(f"{run.spec.tag} is not held", hint=f"`orch explain {run.spec.tag}` says what it waits for")
+        raise Refused(f"{run.spec.tag} is not held", hint=f"`orch explain {run.spec.tag}` says where it stands")
     if run.held_by == HELD_BY_UPSTREAM:
         raise Refused(f"{run.spec.tag} {run.phase_reason}", hint=how_to_go_on(run))
 
@@ -184,7 +185,7 @@ def wait_for(
         while monotonic() - passed_at < every_s:
             if timeout_s is not None and monotonic() - began >= timeout_s:
                 raise TimedOut(f"{tag} is {state_word(run)} after {timeout_s:g} s, not {' or '.join(sorted(states))}",
-                               hint=f"`orch explain {tag}` says what it waits for")
+                               hint=f"`orch explain {tag}` says where it stands")
             sleep(0.2)
 
 

@@ -128,6 +128,8 @@ def refuse_otherwise(run: Run, spec: RunSpec, request: Request) -> None:
     missing = [item for item in (*as_written(spec.after_tags), *spec.after_jobs) if item not in waits]
     if request.after and missing:
         raise Refused(f"{tag} is under way, and does not wait for {', '.join(missing)}", hint=anew)
+    if request.prove_resume and not had.prove_resume:
+        raise Refused(f"{tag} is under way, and was not submitted to prove that it resumes", hint=anew)
 
 
 def preview(ports: Ports, spec: RunSpec) -> str:

@@ -96,7 +96,7 @@ def top(ports: Ports, tag: str) -> str:
         jobs = jobs_of(run, snapshot.jobs)
         waiting = [jobs[s.id].job_id for s in run.waiting if s.id in jobs and jobs[s.id].state in WAITING_STATES]
         if not waiting:
-            raise Refused(f"no job of {tag} waits in Slurm", hint=f"`orch explain {tag}` says what it waits for")
+            raise Refused(f"no job of {tag} waits in Slurm", hint=f"`orch explain {tag}` says where it stands")
         if run.phase == Phase.HELD:
             raise Refused(f"{tag} is held, and would not start at the top either", hint=f"`orch release {tag}` first")
         locked.append("asked", kind="top", job_id=waiting[0], why="by hand")

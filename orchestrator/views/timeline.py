@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import Any
 
-from orchestrator.model import INTERRUPTIONS, Attempt, Ending, Run
+from orchestrator.model import INTERRUPTIONS, Attempt, Canary, Ending, Run
 from orchestrator.units import format_duration
 from orchestrator.views.facts import METRICS_SHOWN, idle_s, metrics_in_words
 from orchestrator.views.interval import hours
@@ -147,6 +147,20 @@ def _finished(run: Run, event: Event) -> Iterator[Moment]:
     yield Moment(at=float(event["t"]), words=f"finished: {metrics}" if metrics else "finished", style="good")
 
 
+def _canary(run: Run, event: Event) -> Iterator[Moment]:
+    """A broken one is told by the hold that follows it."""
+    attempt, state, reason = event.get("attempt"), event.get("state"), one_line(event.get("reason", ""))
+    if state == Canary.STOPPING:
+        yield Moment(at=float(event["t"]), words=f"attempt {attempt} is stopped to prove that it resumes", style="faint")
+    elif state == Canary.PROVEN:
+        yield Moment(at=float(event["t"]), words=f"its resume is proven: {reason}", style="good")
+
+
+def _rollback(run: Run, event: Event) -> Iterator[Moment]:
+    yield Moment(at=float(event["t"]), style="warn",
+                 words=f"goes back to step {event.get('to_step')}: {one_line(event.get('reason', ''))}")
+
+
 def _note(run: Run, event: Event) -> Iterator[Moment]:
     yield Moment(at=float(event["t"]), words=f"note: {one_line(event.get('text', ''))}", style="faint")
 
@@ -155,7 +169,7 @@ _JOURNAL: dict[str, Callable[[Run, Event], Iterator[Moment]]] = {
     "submit": _said("submitted"), "reopened": _said("opened again"), "rejected": _said("Slurm refused a job of it", "bad"),
     "lost": _said("a submission never reached Slurm", "warn"), "held": _said("held", "bad"), "released": _said("released"),
     "cancel": _said("cancel was asked for", "warn"), "cancelled": _said("cancelled"), "adjusted": _said("adjusted", "warn"),
-    "updated": _said("changed by hand"), "unchanged": _said("not changed", "bad"),
+    "canary": _canary, "rollback": _rollback, "updated": _said("changed by hand"), "unchanged": _said("not changed", "bad"),
     "started": _started, "ended": _ended, "dropped": _dropped, "interval": _interval, "saves": _saves,
     "finished": _finished, "note": _note}
 

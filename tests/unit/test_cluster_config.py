@@ -122,8 +122,8 @@ def test_a_spec_survives_json() -> None:
 
 
 def test_a_change_of_settings_is_named() -> None:
-    old, new = ClusterSpec(folder=FOLDER), ClusterSpec(folder=Path("/elsewhere"), nodes=2)
-    assert changed(old, new) == ["nodes 1, not 2"]
+    old, new = ClusterSpec(folder=FOLDER), ClusterSpec(folder=Path("/elsewhere"), nodes=2, cpus=8)
+    assert changed(old, new) == ["nodes 1, not 2", "cpus as found, not 8"]
 
 
 @pytest.mark.parametrize("folder", ["/tmp/with blanks", "/tmp/" + "long" * 30, "/tmp/a#b"])

@@ -74,6 +74,7 @@ BAD_CONFIG = [
     (HEAD + "successor_ahead: 1\n", 4, 'successor_ahead: unknown key "successor_ahead"', 'did you mean "successors_ahead"'),
     (HEAD + "    memry: 3G\n", 4, 'profiles.small.memry: unknown key "memry"', 'did you mean "memory"'),
     (HEAD + "checkpoint:\n  intervall: 3m\n", 5, 'checkpoint.intervall: unknown key', 'did you mean "interval"'),
+    (HEAD + "checkpoint: {xyzzy: 1}\n", 4, 'checkpoint.xyzzy: unknown key', "known here: at_most, interval, keep, local, "),
     (HEAD + "xyzzy: 1\n", 4, 'xyzzy: unknown key', "known here: "),
     ("profiles:\n  small: {time: 8h\n", 3, "not YAML", "that line"),
     ("profiles:\n  small:\n\ttime: 8h\n", 3, "not YAML", "not tabs"),
@@ -181,6 +182,8 @@ def test_mistakes_in_job_yaml(tmp_path: Path, text: str, line: int, problem: str
 @pytest.mark.parametrize(("text", "line", "problem", "hint"), [
     ("", 1, 'runs: "runs" is missing', ""), ("runs:\n", 1, "runs: must be", ""), ("runs: {}\n", 1, "runs: is empty", "TAG"),
     ("run: {a: }\n", 1, 'run: unknown key "run"', 'did you mean "runs"?'),
+    ("runs:\n  a: {qqq: 1}\n", 2, 'runs.a.qqq: unknown key "qqq"', 'known here: after, profile'),
+    ("runs:\n  a: {qqq: 1}\n  b: {run: 1}\n", 2, 'runs.a.qqq: unknown key "qqq"', 'known here: after, profile'),
     ("runs:\n  a:\n  b: {aftr: [a]}\n", 3, 'runs.b.aftr: unknown key "aftr"', 'did you mean "after"?'),
     ("runs:\n  a: [b]\n", 2, "runs.a: must be", ""), ("runs:\n  a b:\n", 2, 'runs.a b: "a b" cannot be a tag', "jobs/"),
     ("runs:\n  a:\n  a:\n", 3, "runs.a: written twice", "line 2"),
