@@ -32,7 +32,8 @@ def check_tag(tag: str) -> None:
 def check_script(path: Path) -> None:
     """job.sh exists, can be run, is a script, parses, and has something to do. Raises UserError or ConfigError."""
     if not path.is_file():
-        raise UserError(f"{path} does not exist", hint=f"`orch new {path.parent.name}` writes one to begin with")
+        raise UserError(f"{path} does not exist",
+                        hint="write the training's command into it, below #!/usr/bin/env bash, and chmod +x it")
     data = path.read_bytes()
     if b"\r\n" in data:
         line = data[: data.index(b"\r\n")].count(b"\n") + 1

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.core.levels import FIRST_LOCAL_S, Levels, levels
 from orchestrator.core.measures import Measured, Spread, spread
-from orchestrator.model import Attempt, Policy, Run
+from orchestrator.model import GOES_ON, INTERRUPTIONS, Attempt, Policy, Run
 from orchestrator.planner import exposure
 from orchestrator.planner.interval import Choice, Waste, choose_interval, daly_interval_s, excess_of, expected_waste
 from orchestrator.planner.pooled import Counted, Rate, TwoRates, two_rates
@@ -42,11 +42,12 @@ class Restarts:
 
 
 def restarts(run: Run) -> Restarts:
-    """Of all attempts that were followed by another, planned stops among them."""
+    """Of all attempts that were followed by another, planned stops among them. After a cancel, a setup failure or an attempt
+    without a result the run waited for a person, and that time is none of R."""
     if len(run.attempts) < 2:
         return Restarts()
     pairs = [(a, b) for a, b in zip(run.attempts, run.attempts[1:], strict=False)
-             if a.ended_at is not None and b.first_step_at is not None]
+             if a.ended_at is not None and b.first_step_at is not None and a.ending in INTERRUPTIONS | GOES_ON]
     return Restarts(
         whole_s=spread([_between(a.ended_at, b.first_step_at) for a, b in pairs]),
         queue_s=spread([_between(a.ended_at, b.started_at) for a, b in pairs]),

@@ -10,7 +10,7 @@ from orchestrator.checkpoints import Checkpoint
 from orchestrator.core.pending import as_written
 from orchestrator.core.reliability import Setting, restarts
 from orchestrator.core.script import dependency_jobs
-from orchestrator.model import Phase, Run, Submission
+from orchestrator.model import Canary, Phase, Run, Submission
 from orchestrator.states import WAITING_STATES
 from orchestrator.units import format_duration, format_size
 from orchestrator.views.facts import METRICS_SHOWN, Progress, Shown, how_to_go_on, metrics_in_words, state_word, why_waiting
@@ -166,13 +166,20 @@ def _head(whole: Whole, view: View) -> list[Line]:
     texts: list[tuple[str, Style]] = [
         (one_line(run.phase_reason), "bad" if run.phase == Phase.HELD else ""),
         (how_to_go_on(run) if run.phase == Phase.HELD else "", "warn"),
-        (one_line(run.spec.what), ""), (f"after {after}" if after else "", ""),
+        (one_line(run.spec.what), ""), (f"after {after}" if after else "", ""), (_proof_words(run), "warn"),
         (f"result: {metrics_in_words(run.metrics)}" if run.metrics else "", "good"),
         (_progress_words(progress, view, live=run.live is not None), ""),
         (f"Slurm does not answer: {one_line(whole.silent)}" if whole.silent else "", "bad")]
     for text, style in texts:
         lines += wrapped(text, view.width, style=style) if text else []
     return lines
+
+
+def _proof_words(run: Run) -> str:
+    """What is still to come of ``--prove-resume``; a verdict stands in the timeline."""
+    if run.canary not in (Canary.WANTED, Canary.STOPPING):
+        return ""
+    return "it ended before its resume could be proven" if run.over else "its resume is still to be proven"
 
 
 def _progress_words(progress: Progress, view: View, *, live: bool) -> str:

@@ -133,7 +133,10 @@ def _interval(run: Run, event: Event) -> Iterator[Moment]:
     if event.get("kept") or not isinstance(every, (int, float)):
         return
     known = f" (M {hours(mtbi_h)})" if isinstance(mtbi_h, (int, float)) else ""
-    yield Moment(at=float(event["t"]), words=f"checkpoint every {format_duration(every)} from now on{known}", style="faint")
+    local = event.get("local_interval_s")
+    node = f", to the node every {format_duration(local)}," if isinstance(local, (int, float)) else ""
+    yield Moment(at=float(event["t"]), style="faint",
+                 words=f"checkpoint every {format_duration(every)}{node} from now on{known}")
 
 
 def _saves(run: Run, event: Event) -> Iterator[Moment]:

@@ -86,8 +86,9 @@ def test_no_scripts(tmp_path: Path, content: str, mode: int, problem: str, hint:
 
 
 def test_no_script_at_all(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist") as caught:
         check_script(tmp_path / "job.sh")
+    assert "chmod +x" in caught.value.hint, "`orch new` would refuse a folder that is there"
     (tmp_path / "job.sh").mkdir()
     with pytest.raises(UserError, match="does not exist"):
         check_script(tmp_path / "job.sh")

@@ -220,6 +220,14 @@ def test_restarts_are_split() -> None:
     assert [part.median for part in parts if part is not None] == [10, 3, 1, 6]
 
 
+@pytest.mark.parametrize(("ending", "counted"), [
+    ("limit-saved", True), ("out-of-memory", True), ("cancelled", False), ("setup-failure", False), ("no-result", False)])
+def test_waiting_for_a_person_is_no_restart_time(ending: str, counted: bool) -> None:
+    run = run_of(queued(1), started(1, 0), ended(1, ending, 100, first_step_at=5),
+                 queued(2), started(2, 90_000), ended(2, "finished", 90_200, trainer_at=90_001, first_step_at=90_002))
+    assert (restarts(run).whole_s is not None) == counted
+
+
 def test_the_sum_is_worked_out() -> None:
     run = history("crash", "limit-saved", "setup-failure")
     found = setting(run, measured(0.5), AUTO, 1e9)

@@ -12,7 +12,7 @@ import pytest
 from builders import SPEC, ended, event, job, queued, run_of, started
 
 from orchestrator.checkpoints import Checkpoint
-from orchestrator.model import After, Run
+from orchestrator.model import After, Canary, Run
 from orchestrator.sightings import JobSeen
 from orchestrator.views.facts import Progress, Shown, idle_s, metrics_in_words, run_as_json, state_word, why_waiting
 from orchestrator.views.reasons import reason_in_words
@@ -224,6 +224,15 @@ def test_a_finished_run_begins_with_its_result_and_has_no_time_left() -> None:
     shown = Shown(run=FINISHED, progress=Progress(step=9, of=9, left_s=0.0, at=9.0))
     lines = texts(run_lines(Whole(shown=shown, saves={}), view(20)))
     assert lines[1] == "result: accuracy=0.9877" and "left" not in lines[2]
+
+
+@pytest.mark.parametrize(("run", "expected"), [
+    (replace(TWICE, canary=Canary.WANTED), "its resume is still to be proven"),
+    (replace(FINISHED, canary=Canary.STOPPING), "it ended before its resume could be proven")])
+def test_a_proof_that_is_not_there_is_said(run: Run, expected: str) -> None:
+    assert expected in texts(run_lines(Whole(shown=Shown(run=run), saves={}), view(200)))
+    proven = texts(run_lines(Whole(shown=Shown(run=replace(run, canary=Canary.PROVEN)), saves={}), view(200)))
+    assert expected not in proven
 
 
 def test_slurms_silence_is_said() -> None:
