@@ -9,7 +9,7 @@ import click
 from orchestrator.cli.campaign import submit_all
 from orchestrator.cli.completion import complete_job, complete_run
 from orchestrator.cli.context import open_ports, print_json
-from orchestrator.model import Canary, Phase
+from orchestrator.model import Canary, Phase, Run
 
 
 @click.command()
@@ -76,14 +76,19 @@ def submit(
     elif result.run.phase == Phase.HELD:
         click.echo(f"{submitted_words(result.run, False)}\n{how_to_go_on(result.run)}")
     else:
-        click.echo(f"{tag}: job {jobs[0] if jobs else '?'} queued"
-                   + (f", its successor {jobs[1]} behind it" if len(jobs) > 1 else "")
-                   + f"; `orch status {tag}`, `orch logs -f {tag}`")
-        if result.run.canary == Canary.WANTED:
-            click.echo(f"      `orch daemon` stops it within minutes; `orch status {tag}` then says whether it has resumed")
-        last = result.run.submissions[-1]
-        if last.state == "rejected":
-            click.echo(f"      no successor ahead, since Slurm refused it: {last.reason}", err=True)
+        _say_queued(result.run, jobs)
+
+
+def _say_queued(run: Run, jobs: list[str]) -> None:
+    tag = run.spec.tag
+    click.echo(f"{tag}: job {jobs[0] if jobs else '?'} queued"
+               + (f", its successor {jobs[1]} behind it" if len(jobs) > 1 else "")
+               + f"; `orch status {tag}`, `orch logs -f {tag}`")
+    if run.canary == Canary.WANTED:
+        click.echo(f"      `orch daemon` stops it within minutes; `orch status {tag}` then says whether it has resumed")
+    last = run.submissions[-1]
+    if last.state == "rejected":
+        click.echo(f"      no successor ahead, since Slurm refused it: {last.reason}", err=True)
 
 
 def _show_script(tag: str, script: str, lost: str, environment: dict[str, str] | None) -> None:
