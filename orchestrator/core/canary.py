@@ -91,7 +91,9 @@ def judge(before: Lines, after: Lines, resume_step: int | None) -> Proof | None:
     progress = sum(line["event"] == "progress" for line in after)
     if progress < LOSSES_AFTER:
         return None
-    return _by_loss(_losses(before), _losses(after), saved, first)
+    # what it learnt behind the checkpoint that it goes on from is lost by design, also after a roll-back
+    kept = [line for line in before if isinstance(line.get("step"), int) and line["step"] <= resumed]
+    return _by_loss(_losses(kept), _losses(after), resumed, first)
 
 
 def _by_loss(before: list[float], after: list[float], saved: int, first: int) -> Proof:

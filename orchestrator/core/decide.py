@@ -143,13 +143,15 @@ def _active(run: Run, seen: Observation, policy: Policy, now: float) -> list[Act
         for s in waiting if s.held and s.job_id is not None and s.id in seen.jobs and s not in overtaken]
     actions += _repoint(run, seen, now)
     actions += _queue(run, seen, policy, now)
-    return actions or _stop_for_proof(run, now)
+    if all(isinstance(action, Wait) for action in actions):
+        return _stop_for_proof(run, seen, now) or actions
+    return actions
 
 
-def _stop_for_proof(run: Run, now: float) -> list[Action]:
-    """Once all else is done: its successor waits behind it by now."""
+def _stop_for_proof(run: Run, seen: Observation, now: float) -> list[Action]:
+    """Once all else is done: its successor waits behind it by now, if it can have one."""
     live = canary.must_stop(run)
-    if live is None or not _may_ask(run, "stop", live.job_id, now):
+    if live is None or live.submission_id not in seen.jobs or not _may_ask(run, "stop", live.job_id, now):
         return []
     return [StopJob(job_id=live.job_id, why=f"attempt {live.number} has trained enough to prove that it resumes")]
 
@@ -160,21 +162,17 @@ def _held(run: Run, seen: Observation, policy: Policy, now: float) -> list[Actio
         return [PauseJob(submission_id=s.id, job_id=s.job_id, why=why)
                 for s in run.waiting if s.job_id is not None and s.id in seen.jobs and not s.held]
     actions = _cancel_waiting(run, seen, now, why)
-    live = run.live
-    if run.canary == Canary.BROKEN and live is not None and _may_ask(run, "cancel", live.job_id, now):
-        actions.append(CancelJob(job_id=live.job_id, why=why))  # what it trains is not the run that was asked for
+    if run.canary == Canary.BROKEN:
+        actions += _cancel_live(run, seen, now, why)  # what it trains is not the run that was asked for
     return actions
 
 
 def _cancelling(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     actions = _cancel_waiting(run, seen, now, "the run is being cancelled: the successor first")
-    live = run.live
-    if live is None or live.submission_id not in seen.jobs:
-        return actions
     patience_s = 0.0 if run.cancel_now else run.spec.profile.lead_s + CANCEL_MARGIN_S
-    if now - run.phase_since >= patience_s and _may_ask(run, "cancel", live.job_id, now):
+    if run.live is not None and now - run.phase_since >= patience_s:
         words = "asked to end at once" if run.cancel_now else "did not stop within its lead"
-        actions.append(CancelJob(job_id=live.job_id, why=f"attempt {live.number} {words}"))
+        actions += _cancel_live(run, seen, now, f"attempt {run.live.number} {words}")
     return actions
 
 
@@ -182,9 +180,7 @@ def _rolling_back(run: Run, seen: Observation, policy: Policy, now: float) -> li
     """Nothing may train while checkpoints are set aside: a save of what is to be undone would be the newest again."""
     assert run.rollback_step is not None
     why = f"the run goes back to step {run.rollback_step}"
-    actions = _cancel_waiting(run, seen, now, why)
-    if run.live is not None and _may_ask(run, "cancel", run.live.job_id, now):
-        actions.append(CancelJob(job_id=run.live.job_id, why=why))
+    actions = _cancel_waiting(run, seen, now, why) + _cancel_live(run, seen, now, why)
     if run.live is None and not run.waiting:
         actions.append(SetAside(newer_than_step=run.rollback_step, why=why))
     return actions
@@ -329,6 +325,12 @@ def _why_withdrawn(run: Run, job_id: str) -> str:
 def _cancel_waiting(run: Run, seen: Observation, now: float, why: str) -> list[Action]:
     return [CancelJob(job_id=s.job_id, why=why) for s in reversed(run.waiting)
             if s.job_id is not None and s.id in seen.jobs and _may_ask(run, "cancel", s.job_id, now)]
+
+
+def _cancel_live(run: Run, seen: Observation, now: float, why: str) -> list[Action]:
+    live = run.live
+    asks = live is not None and live.submission_id in seen.jobs and _may_ask(run, "cancel", live.job_id, now)
+    return [CancelJob(job_id=live.job_id, why=why)] if live is not None and asks else []
 
 
 def _strays(run: Run, seen: Observation, now: float) -> list[Action]:

@@ -75,6 +75,15 @@ def test_one_outlier_proves_nothing() -> None:
     assert proof is not None and proof.is_good
 
 
+def test_what_was_learnt_behind_the_checkpoint_is_lost_by_design() -> None:
+    """After a roll-back, or a crash long after its last save, the loss begins again where that checkpoint was."""
+    lines = [*progress([4.0, 3.9, 3.8, 3.7, 2.0, 1.0, 0.5, 0.4, 0.3]), told("saved", step=90)]
+    proof = judge(lines, after(41, 3.6, 3.5), 40)
+    assert proof is not None and proof.is_good and proof.saved_step == 40 and proof.loss_before == 3.8
+    proof = judge(lines, after(41, 9.0, 8.0), 40)
+    assert proof is not None and not proof.is_good
+
+
 @pytest.mark.parametrize("lines", [[], after(61), after(61, 4.1)])
 def test_too_little_is_no_verdict(lines: list[Line]) -> None:
     assert judge(BEFORE, lines, 60) is None
@@ -131,6 +140,14 @@ def test_the_first_attempt_is_stopped_once_its_losses_show_their_noise() -> None
     assert not [a for a in decide(asked, enough, POLICY, 61.0) if isinstance(a, do.StopJob)]
 
 
+@pytest.mark.parametrize("for_now", [True, False])
+def test_it_is_stopped_too_where_there_is_no_room_for_a_successor(for_now: bool) -> None:
+    run = proving(queued(1), started(1, 10), queued(2)[:1],
+                  event("rejected", submission_id="s2", reason="QOSMaxSubmitJobPerUserLimit", for_now=for_now))
+    living = seen(job(1, "RUNNING"), control=CONTROL, lines={1: BEFORE})
+    assert [a.job_id for a in decide(noted(run, living), living, POLICY, 60.0) if isinstance(a, do.StopJob)] == ["101"]
+
+
 def resumed() -> Run:
     run = proving(queued(1), queued(2), queued(3), started(1, 10))
     run = replace(run, canary=Canary.STOPPING, canary_epoch=1)
@@ -157,6 +174,15 @@ def test_a_broken_resume_holds_the_run_and_ends_what_runs() -> None:
     assert cancelled == {"102", "103"}
     released = apply(run, event("released", t=70.0))
     assert released is not None and released.canary == Canary.NONE, "who releases it has seen the evidence"
+
+
+def test_numbers_that_are_somebody_elses_by_now_are_left_alone() -> None:
+    """Slurm has lost its state: it shows no job of ours, whatever runs under that number."""
+    run = noted(resumed(), seen(job(2, "RUNNING"), lines={1: BEFORE, 2: after(1, 4.0, 3.0)}))
+    assert run.canary == Canary.BROKEN
+    assert not [a for a in decide(run, seen(control=CONTROL), POLICY, 60.0) if isinstance(a, do.CancelJob)]
+    stopping = replace(proving(queued(1), queued(2), started(1, 10)), canary=Canary.STOPPING, canary_epoch=1)
+    assert not [a for a in decide(stopping, seen(control=CONTROL), POLICY, 60.0) if isinstance(a, do.StopJob)]
 
 
 def test_news_tell_it_in_their_turn() -> None:

@@ -55,6 +55,11 @@ def test_the_successor_goes_first_then_the_live_attempt_then_the_checkpoints_the
     assert [type(a).__name__ for a in decide(run, gone, POLICY, 65.0)] == ["QueueAttempt"]
 
 
+def test_a_number_that_is_somebody_elses_by_now_is_left_alone() -> None:
+    run = after(run_of(queued(1), started(1, 10)), BACK)
+    assert not [a for a in decide(run, seen(control=CONTROL), POLICY, 60.0) if isinstance(a, do.CancelJob)]
+
+
 @pytest.mark.parametrize("over", [event("finished", t=40.0), event("cancelled", t=40.0), event("held", t=40.0, by="orch")])
 def test_a_run_that_is_over_or_held_goes_on_too(over: dict[str, object]) -> None:
     run = after(run_of(queued(1), started(1, 10), ended(1, "finished", t=30.0)), over, BACK)
