@@ -26,7 +26,6 @@ from orchestrator.slurm.fields import (
     SINFO_FORMAT,
     UNIT,
     jobs_option,
-    parse_cluster,
     parse_estimate,
     parse_executions,
     parse_jobs,
@@ -110,12 +109,9 @@ class SlurmCommands:
         if submitted is None:
             raise SlurmUnreachable(f"sbatch printed no job id: {answer.strip()[:200]!r}")
         job_id, cluster = submitted
-        if cluster and cluster != (ours := self._cluster()):
+        if cluster and cluster != (ours := self.site().cluster):
             self._take_back(job_id, cluster, ours)
         return job_id
-
-    def _cluster(self) -> str:
-        return parse_cluster(self._run("scontrol", "show", "config"))
 
     def _take_back(self, job_id: str, cluster: str, ours: str) -> NoReturn:
         """A job on another cluster is in none of our squeues: it would be taken for lost, and submitted again and again."""

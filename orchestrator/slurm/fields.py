@@ -126,9 +126,9 @@ def parse_site(text: str) -> Site:
     """From ``scontrol show config``. Raises SlurmUnreachable when that is not what it printed."""
     settings = dict(re.findall(r"^(\w+)\s+= (.*?)\s*$", text, flags=re.MULTILINE))
     age = re.match(r"\d+", settings.get("MinJobAge", ""))
-    if "SLURM_VERSION" not in settings or age is None:
+    if not {"SLURM_VERSION", "ClusterName"} <= settings.keys() or age is None:
         raise SlurmUnreachable(f"scontrol show config printed something else than its settings: {text[:200]!r}")
-    return Site(version=settings["SLURM_VERSION"], min_job_age_s=float(age.group()),
+    return Site(version=settings["SLURM_VERSION"], cluster=settings["ClusterName"], min_job_age_s=float(age.group()),
                 accounting=settings.get("AccountingStorageType", "").endswith("slurmdbd"))
 
 
@@ -147,12 +147,6 @@ def parse_estimate(text: str) -> float | None:
     """The start from ``sbatch --test-only``: ``Job 17 to start at 1796048430 using 1 processors on nodes n1 ...``."""
     found = re.search(r"\bto start at (\d+)\b", text)
     return float(found.group(1)) if found else None
-
-
-def parse_cluster(text: str) -> str:
-    """ClusterName from ``scontrol show config``, "" where it says none."""
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
-    return found.group(1) if found else ""
 
 
 def gres_counts(text: str) -> dict[str, int]:

@@ -35,6 +35,7 @@ class Site:
     """How a Slurm is set up, as far as orch minds."""
 
     version: str                       # slurmctld's, as 25.11.2
+    cluster: str                       # its ClusterName
     accounting: bool                   # it keeps accounts of ended jobs in a database
     min_job_age_s: float               # slurmctld forgets an ended job after this; 0: never
 

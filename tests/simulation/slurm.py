@@ -123,7 +123,7 @@ class SimulatedSlurm:
         return [one for one in (*self._accounts, *going_on) if one.job_id in job_ids]
 
     def site(self) -> Site:
-        return Site(version="22.05.8", accounting=self._accounts is not None, min_job_age_s=self._min_job_age_s)
+        return Site(version="22.05.8", cluster="c", accounting=self._accounts is not None, min_job_age_s=self._min_job_age_s)
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
         return self.accept(script.read_text(), environment)

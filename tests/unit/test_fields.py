@@ -13,7 +13,6 @@ from orchestrator.slurm.fields import (
     epoch_s,
     gres_counts,
     jobs_option,
-    parse_cluster,
     parse_executions,
     parse_jobs,
     parse_nodes,
@@ -153,13 +152,6 @@ def test_what_sbatch_prints(text: str, submitted: tuple[str, str] | None) -> Non
     assert parse_submitted(text) == submitted
 
 
-@pytest.mark.parametrize(("text", "name"), [
-    ("Configuration data as of 2026-11-30T14:00:00\nBOOT_TIME = 1796\nClusterName             = alpha\nX = 1\n", "alpha"),
-    ("", "")])
-def test_the_clusters_name(text: str, name: str) -> None:
-    assert parse_cluster(text) == name
-
-
 @pytest.mark.parametrize(("text", "seconds"), [
     ("infinite", None), ("UNLIMITED", None), ("n/a", None), ("", None), ("30:00", 1800.0), ("8:00:00", 28800.0),
     ("1-12:00:00", 129600.0), ("7-00:00:00", 604800.0), ("0:30", 30.0), ("365-00:00:00", 31536000.0)])
@@ -220,8 +212,9 @@ def test_rows_of_accounts(values: str, execution: Execution | None) -> None:
     ("0 sec", "(null)", 0.0, False)])
 def test_how_a_slurm_is_set_up(age: str, kind: str, age_s: float, accounting: bool) -> None:
     site = parse_site(f"Configuration data as of 2026-11-30T14:00:00\nAccountingStorageType   = {kind}\n"
+                      f"ClusterName             = alpha\n"
                       f"MinJobAge               = {age}\nSLURM_VERSION           = 24.11.5\n\nSlurmctld(primary) at h\n")
-    assert (site.version, site.min_job_age_s, site.accounting) == ("24.11.5", age_s, accounting)
+    assert (site.version, site.cluster, site.min_job_age_s, site.accounting) == ("24.11.5", "alpha", age_s, accounting)
 
 
 def test_what_is_no_configuration_is_no_answer() -> None:

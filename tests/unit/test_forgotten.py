@@ -50,7 +50,8 @@ class Forgetful:
 
     def site(self) -> Site:
         self.sites += 1
-        return Site(version="22.05.8", accounting=not isinstance(self.accounts, NoAccounting), min_job_age_s=self.age_s)
+        return Site(version="22.05.8", cluster="c", accounting=not isinstance(self.accounts, NoAccounting),
+                    min_job_age_s=self.age_s)
 
     def offers(self) -> Any:
         raise SlurmUnreachable("not asked here")
@@ -292,10 +293,10 @@ def test_a_database_that_is_away_is_said_in_one_line(world: World) -> None:
     (2.0, True, 30.0, "")])
 def test_what_a_slurm_remembers_long_enough(age_s: float, accounting: bool, every_s: float, words: str) -> None:
     """MinJobAge=0: it forgets nothing."""
-    assert remembers(Site(version="22.05.8", accounting=accounting, min_job_age_s=age_s), every_s) == words
+    assert remembers(Site(version="22.05.8", cluster="c", accounting=accounting, min_job_age_s=age_s), every_s) == words
 
 
 def test_a_slurm_that_forgets_before_two_passes_is_warned_of() -> None:
-    words = remembers(Site(version="22.05.8", accounting=False, min_job_age_s=50.0), 30.0)
+    words = remembers(Site(version="22.05.8", cluster="c", accounting=False, min_job_age_s=50.0), 30.0)
     assert "forgets an ended job after 50 s (MinJobAge)" in words
     assert "`daemon: {every: 25s}`" in words and "a MinJobAge of 60 s" in words
