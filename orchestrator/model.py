@@ -283,7 +283,7 @@ class Run:
     saves_told_at: float | None = None
     saves_asked: int = 0               # checkpoints that people asked for: control.json's `save`
     rollback_step: int | None = None   # where it goes back to
-    rolled_back_at: float | None = None  # what trainers told of their saves before it leads to nothing to resume from
+    rolled_back_epoch: int = 0         # what starts up to this one saved leads to nothing to resume from
     canary: Canary = Canary.NONE
     canary_epoch: int | None = None    # of the attempt that is stopped for it
     interval: dict[str, object] = field(default_factory=dict)  # the latest `interval` event: T* and what it came from

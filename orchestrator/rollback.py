@@ -18,15 +18,16 @@ from orchestrator.folders import checkpoint_dir, fsync_folder, replace_file
 from orchestrator.layouts import DEEPSPEED_TRACKER, MEGATRON_TRACKER, tracked
 
 
-def set_aside_newer(run_dir: Path, step: int, into: str) -> list[str]:
-    """Move complete checkpoints of later steps into the folder ``into`` beside them; the names of all that lie there.
+def set_aside_newer(run_dir: Path, step: int, into: str) -> tuple[list[str], int]:
+    """Move complete checkpoints of later steps into the folder ``into`` beside them; the names of all that lie there, and the
+    epoch up to which starts are of the history that is left.
 
     What was moved before by a call that was killed is among them. Raises StorageError while another process holds the
     fence, OSError when a folder cannot be renamed.
     """
     parent = checkpoint_dir(run_dir)
     aside = parent / into
-    with _raised_epoch(run_dir / "epoch"):
+    with _raised_epoch(run_dir / "epoch") as epoch:
         newer = [one for one in complete_checkpoints(parent) if one.step > step]
         for checkpoint in newer:
             aside.mkdir(exist_ok=True)
@@ -35,7 +36,7 @@ def set_aside_newer(run_dir: Path, step: int, into: str) -> list[str]:
         for folder in {parent, *(checkpoint.path.parent for checkpoint in newer)}:
             _point_trackers(folder, step)
             fsync_folder(folder)
-    return sorted(os.listdir(aside)) if aside.is_dir() else []
+    return sorted(os.listdir(aside)) if aside.is_dir() else [], epoch
 
 
 def _point_trackers(folder: Path, step: int) -> None:
@@ -47,7 +48,7 @@ def _point_trackers(folder: Path, step: int) -> None:
 
 
 @contextmanager
-def _raised_epoch(path: Path) -> Iterator[None]:
+def _raised_epoch(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -56,9 +57,10 @@ def _raised_epoch(path: Path) -> Iterator[None]:
             raise StorageError(f"{path} is locked ({error.strerror}): somebody is publishing a checkpoint",
                                hint="the next pass tries again") from None
         text = os.pread(descriptor, 64, 0).strip()
-        if text.isdigit():             # without a number nothing has started yet
-            os.pwrite(descriptor, f"{int(text) + 1:012d}\n".encode(), 0)
+        epoch = int(text) + 1 if text.isdigit() else 0
+        if epoch:                      # without a number nothing has started yet
+            os.pwrite(descriptor, f"{epoch:012d}\n".encode(), 0)
             os.fsync(descriptor)
-        yield
+        yield epoch
     finally:
         os.close(descriptor)           # closing lets go of the lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.attempt.resume import local_checkpoints
+from orchestrator.attempt.resume import local_checkpoints, of_this_history
 from orchestrator.attempt.take import starts
 from orchestrator.attempt.trainer import TrainerLog
 from orchestrator.attempt_files import saved_after_notice
@@ -47,7 +47,8 @@ def own_status(outcome: Outcome, word: str | None) -> int | None:
 def end_record(spec: AttemptSpec, start: StartRecord, outcome: Outcome, log: TrainerLog, *, now: float,
                provisional: bool) -> EndRecord:
     run_dir = Path(spec.run_dir)
-    checkpoint = newest_complete(checkpoint_dir(run_dir), *local_checkpoints(spec.local_dir, starts(run_dir)))
+    local = local_checkpoints(spec.local_dir, of_this_history(run_dir, starts(run_dir))) if spec.local_dir else []
+    checkpoint = newest_complete(checkpoint_dir(run_dir), *local)
     status = None if provisional else own_status(outcome, log.last_word)
     saved = saved_after_notice(outcome.notice_at, start, checkpoint) or (
         checkpoint is not None and outcome.notice_at is not None

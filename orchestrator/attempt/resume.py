@@ -62,7 +62,8 @@ def nobody_elses(folder: Path) -> bool:
 
 
 def remove_strangers(local_dir: str, starts: Sequence[StartRecord]) -> None:
-    """What an earlier run of the same name left on this node."""
+    """What an earlier run of the same name left on this node, or this one before it was rolled back: it would stand in the
+    way of new saves of those steps."""
     kept = {one.path for one in local_checkpoints(local_dir, starts)}
     with contextlib.suppress(OSError):
         if local_dir and nobody_elses(Path(local_dir)):
@@ -72,10 +73,10 @@ def remove_strangers(local_dir: str, starts: Sequence[StartRecord]) -> None:
 
 def of_this_history(run_dir: Path, starts: Sequence[StartRecord]) -> list[StartRecord]:
     """Those since the run was rolled back last: what was saved before is what nobody resumes from any more, also where this
-    node has a copy of its own."""
+    node has a copy of its own. By epochs: a node's clock may be another than the one that the roll-back was noted by."""
     try:
         run = fold(journal.read(run_dir)[0])
     except (JournalError, OSError):
         run = None
-    since = run.rolled_back_at if run is not None else None
-    return [start for start in starts if since is None or start.started_at >= since]
+    left = run.rolled_back_epoch if run is not None else 0
+    return [start for start in starts if start.epoch > left]

@@ -14,7 +14,7 @@ from orchestrator.attempt.fence import fence
 from orchestrator.attempt.launch import NoticeStep, start_job
 from orchestrator.attempt.listen import Listener
 from orchestrator.attempt.papers import Papers, say
-from orchestrator.attempt.resume import remove_strangers
+from orchestrator.attempt.resume import of_this_history, remove_strangers
 from orchestrator.attempt.setup import SetupError
 from orchestrator.attempt.steady import SteadyClock
 from orchestrator.attempt.take import Identity, NotTaken, Overtaken, settle_number, starts, take
@@ -130,7 +130,8 @@ def _prepare(spec: AttemptSpec, start: StartRecord, papers: Papers) -> tuple[dic
     if spec.env_file:
         secrets = setup.read_env_file(Path(spec.repository, os.path.expanduser(spec.env_file)))
     checkpoint_dir(Path(spec.run_dir)).mkdir(parents=True, exist_ok=True)
-    remove_strangers(spec.local_dir, starts(Path(spec.run_dir)))
+    if spec.local_dir:
+        remove_strangers(spec.local_dir, of_this_history(Path(spec.run_dir), starts(Path(spec.run_dir))))
     (papers.folder / "trainers").mkdir(exist_ok=True)
     papers.memory(memory.HEADER)
     package = setup.trainer_package()

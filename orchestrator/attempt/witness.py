@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator import journal
 from orchestrator.attempt import commands
-from orchestrator.attempt.resume import local_checkpoints
+from orchestrator.attempt.resume import local_checkpoints, of_this_history
 from orchestrator.attempt.take import Identity, starts
 from orchestrator.attempt_files import read_heartbeat, read_record, saved_after_notice
 from orchestrator.checkpoints import newest_complete
@@ -97,7 +97,8 @@ def look_at(
     """
     folder = attempt_dir(run_dir, start.number)
     end = read_record(folder / "end.json", EndRecord)
-    checkpoint = newest_complete(checkpoint_dir(run_dir), *local_checkpoints(local_dir, starts(run_dir)))
+    local = local_checkpoints(local_dir, of_this_history(run_dir, starts(run_dir))) if local_dir else []
+    checkpoint = newest_complete(checkpoint_dir(run_dir), *local)
     same_id = start.job_id == me.job_id
     requeued = same_id and (start.restart_count < me.restart_count or bool(nothing_there(run_dir, start)))
     job = JobGone() if same_id else _its_own(start, commands.look_at_job(start.job_id))

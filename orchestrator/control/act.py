@@ -74,8 +74,8 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
             return replace(seen, control=control)
         case do.SetAside(newer_than_step=step):
             into = f"set-aside-{run.phase_since:.0f}"  # the same when a pass was killed in the middle
-            names = set_aside_newer(folders.run_dir(ports.repository, run.spec.tag), step, into)
-            journal.append("rolled_back", to_step=step, set_aside=names, into=into)
+            names, epoch = set_aside_newer(folders.run_dir(ports.repository, run.spec.tag), step, into)
+            journal.append("rolled_back", to_step=step, set_aside=names, into=into, epoch=epoch)
             return replace(seen, checkpoint_step=step)
         case do.Wait():
             pass

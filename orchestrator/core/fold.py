@@ -309,8 +309,8 @@ def _rolled_back(run: Run, event: Event) -> Changes:
     """What ended before no longer counts: a person has decided where it goes on."""
     if run.phase != Phase.ROLLING_BACK:
         return {}
-    return _phase({**event, "reason": ""}, Phase.ACTIVE, rollback_step=None, rolled_back_at=float(event["t"]), metrics={},
-                  cancel_now=False, held_by="", released_sequence=run.events)
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, rollback_step=None, metrics={}, cancel_now=False,
+                  held_by="", released_sequence=run.events, rolled_back_epoch=int(event["epoch"]))
 
 
 _WAITING = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED})

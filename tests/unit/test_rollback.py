@@ -12,6 +12,8 @@ import pytest
 from builders import POLICY, ended, event, job, queued, run_of, seen, start_record, started
 
 from orchestrator.attempt import resume
+from orchestrator.attempt.ending import Outcome, end_record
+from orchestrator.attempt.trainer import TrainerLog
 from orchestrator.checkpoints import complete_checkpoints, newest_complete
 from orchestrator.core import decide as do
 from orchestrator.core.decide import decide
@@ -21,6 +23,7 @@ from orchestrator.core.observation import Control
 from orchestrator.errors import StorageError
 from orchestrator.journal import SCHEMA
 from orchestrator.model import Phase, Run
+from orchestrator.records import AttemptSpec
 from orchestrator.rollback import set_aside_newer
 
 CONTROL = Control(seq=4, interval_s=POLICY.checkpoint_interval_s, save=1)
@@ -50,8 +53,8 @@ def test_the_successor_goes_first_then_the_live_attempt_then_the_checkpoints_the
     assert noted <= {"interval"}, "that its attempt was cancelled holds nothing"
     aside, = [a for a in decide(run, gone, POLICY, 63.0) if isinstance(a, do.SetAside)]
     assert aside.newer_than_step == 10
-    run = after(run, event("rolled_back", t=64.0, to_step=10))
-    assert (run.phase, run.rollback_step, run.rolled_back_at) == (Phase.ACTIVE, None, 64.0)
+    run = after(run, event("rolled_back", t=64.0, to_step=10, epoch=6))
+    assert (run.phase, run.rollback_step, run.rolled_back_epoch) == (Phase.ACTIVE, None, 6)
     assert [type(a).__name__ for a in decide(run, gone, POLICY, 65.0)] == ["QueueAttempt"]
 
 
@@ -65,7 +68,7 @@ def test_a_run_that_is_over_or_held_goes_on_too(over: dict[str, object]) -> None
     run = after(run_of(queued(1), started(1, 10), ended(1, "finished", t=30.0)), over, BACK)
     assert run.phase == Phase.ROLLING_BACK
     assert not [f for f in news(run, seen(), POLICY, 60.0) if f["event"] in ("finished", "held")]
-    run = after(run, event("rolled_back", t=64.0, to_step=10))
+    run = after(run, event("rolled_back", t=64.0, to_step=10, epoch=6))
     assert run.phase == Phase.ACTIVE and not [f for f in news(run, seen(), POLICY, 65.0) if f["event"] == "finished"]
 
 
@@ -98,7 +101,7 @@ def test_newer_ones_are_moved_whole_and_the_epoch_rises(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         save(tmp_path, step)
     (tmp_path / "epoch").write_text("000000000005\n")
-    assert set_aside_newer(tmp_path, 10, "set-aside-50") == ["step-00000020", "step-00000030"]
+    assert set_aside_newer(tmp_path, 10, "set-aside-50") == (["step-00000020", "step-00000030"], 6)
     assert [one.step for one in complete_checkpoints(tmp_path / "checkpoints")] == [10]
     assert [one.step for one in complete_checkpoints(tmp_path / "checkpoints" / "set-aside-50")] == [20, 30]
     assert (tmp_path / "epoch").read_text() == "000000000006\n", "whoever lives on publishes nothing"
@@ -110,12 +113,12 @@ def test_what_a_killed_pass_began_is_finished(tmp_path: Path) -> None:
     aside = tmp_path / "checkpoints" / "set-aside-50"
     aside.mkdir()
     os.rename(tmp_path / "checkpoints" / "step-00000030", aside / "step-00000030")
-    assert set_aside_newer(tmp_path, 10, "set-aside-50") == ["step-00000020", "step-00000030"]
+    assert set_aside_newer(tmp_path, 10, "set-aside-50") == (["step-00000020", "step-00000030"], 0)
 
 
 def test_nothing_newer_makes_no_folder(tmp_path: Path) -> None:
     save(tmp_path, 10)
-    assert set_aside_newer(tmp_path, 10, "set-aside-50") == []
+    assert set_aside_newer(tmp_path, 10, "set-aside-50") == ([], 0)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000010"]
 
 
@@ -158,9 +161,20 @@ def test_a_nodes_own_copy_from_before_is_not_resumed_from(tmp_path: Path) -> Non
     journal(tmp_path, lines)
     chosen, _ = resume.choose(tmp_path, before, str(local))
     assert chosen is not None and chosen.step == 30
-    journal(tmp_path, [*lines, BACK, event("rolled_back", t=64.0, to_step=10)])
+    journal(tmp_path, [*lines, BACK, event("rolled_back", t=64.0, to_step=10, epoch=6)])
     chosen, _ = resume.choose(tmp_path, before, str(local))
     assert chosen is not None and chosen.step == 10
+    new = start_record(7, started_at=30.0)  # by a clock that is slow
+    assert resume.of_this_history(tmp_path, [*before, new]) == [new]
+    (tmp_path / "attempts" / "0007").mkdir(parents=True)
+    (tmp_path / "attempts" / "0007" / "start.json").write_text(new.to_json())
+    written = end_record(AttemptSpec(
+        tag="a", repository="/repo", run_dir=str(tmp_path), number=7, submission_id="s7", lead_s=60.0, signal="TERM",
+        time_limit_s=3600.0, interval_s=30.0, keep=3, gres="", finished_when=None, env_file=None, local_dir=str(local)),
+        new, Outcome(), TrainerLog(tmp_path / "none.jsonl"), now=70.0, provisional=False)
+    assert written.checkpoint_step == 10, "else a crash without progress would count as one with"
+    resume.remove_strangers(str(local), [new])
+    assert not list(local.iterdir()), "a new save of step 30 must not find the old one"
 
 
 def run_spec() -> dict[str, object]:
