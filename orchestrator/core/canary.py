@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from orchestrator.core.observation import Observation
-from orchestrator.model import Attempt, Canary, Phase, Run
+from orchestrator.model import Attempt, Canary, Ending, Phase, Run
 
 Lines = Sequence[dict[str, Any]]
 # Losses that show their noise: lines come 2, 6, 14, 30 and 60 seconds after the first step.
@@ -25,6 +25,7 @@ LOSSES_AFTER = 2
 BEYOND_NOISE = 2.0
 SHARE_LOST = 0.25
 LEAST_NOISE = 0.02
+_UNSAVED = frozenset({Ending.PREEMPTED_UNSAVED, Ending.LIMIT_UNSAVED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class Proof:
 
     is_good: bool
     words: str
-    saved_step: int
+    saved_step: int | None
     first_step: int | None
     loss_before: float | None = None
     loss_after: float | None = None
@@ -50,8 +51,15 @@ class Proof:
 
 def news(run: Run, seen: Observation) -> Iterator[dict[str, object]]:
     """Facts for the journal: that the attempt is to be stopped now, or what came of it."""
+    if run.canary not in (Canary.WANTED, Canary.STOPPING) or run.phase != Phase.ACTIVE:
+        return
+    unsaved = _stopped_unsaved(run, seen)
+    if unsaved is not None:
+        yield from _found(unsaved, Proof(is_good=False, saved_step=None, first_step=None, words=(
+            f"attempt {unsaved.number} was given notice and saved nothing")))
+        return
     live = run.live
-    if run.canary not in (Canary.WANTED, Canary.STOPPING) or run.phase != Phase.ACTIVE or live is None:
+    if live is None:
         return
     before = next((a for a in reversed(run.attempts) if not a.live and _saved_step(_lines(seen, a)) is not None), None)
     if before is None:
@@ -63,8 +71,21 @@ def news(run: Run, seen: Observation) -> Iterator[dict[str, object]]:
     proof = judge(_lines(seen, before), _lines(seen, live), live.resume_step)
     if proof is None:
         return
+    yield from _found(live, proof)
+
+
+def _stopped_unsaved(run: Run, seen: Observation) -> Attempt | None:
+    """The attempt that was stopped for the proof, where it left nothing to resume from: the next one would be stopped in
+    the same way, and so on for ever."""
+    stopped = next((a for a in run.attempts if a.epoch == run.canary_epoch), None)
+    if run.canary != Canary.STOPPING or stopped is None or stopped.ending not in _UNSAVED:
+        return None
+    return stopped if _saved_step(_lines(seen, stopped)) is None else None
+
+
+def _found(attempt: Attempt, proof: Proof) -> Iterator[dict[str, object]]:
     state = Canary.PROVEN if proof.is_good else Canary.BROKEN
-    yield {"event": "canary", "state": str(state), "epoch": live.epoch, "attempt": live.number, "reason": proof.words,
+    yield {"event": "canary", "state": str(state), "epoch": attempt.epoch, "attempt": attempt.number, "reason": proof.words,
            **{key: value for key, value in asdict(proof).items() if key not in ("is_good", "words")}}
     if not proof.is_good:
         yield {"event": "held", "by": "orch", "reason": f"resume is broken: {proof.words}"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.measures import Measured
 from orchestrator.model import INTERRUPTIONS, Policy, Run
+from orchestrator.planner.exposure import planned
 from orchestrator.planner.interval import Choice, Waste, choose_interval, expected_waste
 
 # Until a local save has been measured; and never as seldom as a shared one, or it would not come to be measured.
@@ -31,7 +32,8 @@ class Levels:
 
 def elsewhere_share(run: Run) -> float:
     """q, the share of interruptions after which a local copy was out of reach."""
-    pairs = [(a, b) for a, b in zip(run.attempts, run.attempts[1:], strict=False) if a.ending in INTERRUPTIONS]
+    pairs = [(a, b) for a, b in zip(run.attempts, run.attempts[1:], strict=False)
+             if a.ending in INTERRUPTIONS and not planned(run, a)]
     moved = sum(a.host != b.host for a, b in pairs)
     return (_PRIOR_ELSEWHERE + moved) / (_PRIOR + len(pairs))
 

@@ -190,8 +190,10 @@ def local_interval_in_force_s(run: Run, policy: Policy) -> float | None:
     return run.local_interval_s or policy.checkpoint_local_interval_s or FIRST_LOCAL_S
 
 
-def counts(attempt: Attempt) -> str:
+def counts(run: Run, attempt: Attempt) -> str:
     """How an attempt entered M, in words."""
+    if exposure.planned(run, attempt):
+        return "exposure only: orch stopped it"
     if attempt.ending in exposure.PLATFORM:
         return "the platform's interruption"
     if attempt.ending in exposure.OWN:

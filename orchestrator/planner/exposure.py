@@ -35,10 +35,11 @@ class Exposed:
     started_at: float
     hours: float
     ending: Ending | None              # None: it runs
+    planned: bool = False              # orch itself stopped it
 
     @property
     def interrupted(self) -> bool:
-        return self.ending in INTERRUPTIONS
+        return self.ending in INTERRUPTIONS and not self.planned
 
     @property
     def node_hours(self) -> float:
@@ -60,8 +61,14 @@ def exposed(run: Run, now: float, nodes_now: Mapping[str, str] | None = None) ->
             found.append(Exposed(
                 tag=run.spec.tag, nodes=len(names) or nodes,
                 names=names or node_names(at.get(attempt.submission_id) or attempt.host),
-                started_at=attempt.started_at, hours=_hours(attempt, limit_s, now), ending=attempt.ending))
+                started_at=attempt.started_at, hours=_hours(attempt, limit_s, now), ending=attempt.ending,
+                planned=planned(run, attempt)))
     return found
+
+
+def planned(run: Run, attempt: Attempt) -> bool:
+    """Whether orch itself stopped it (the resume canary): nobody's interruption, also where it did not save."""
+    return attempt.ending == Ending.PREEMPTED_UNSAVED and f"stop {attempt.job_id}" in run.requests
 
 
 def _hours(attempt: Attempt, limit_s: float, now: float) -> float:
@@ -72,7 +79,8 @@ def _hours(attempt: Attempt, limit_s: float, now: float) -> float:
 def platform(stretches: Iterable[Exposed]) -> Counted:
     """The platform's interruptions in the node-hours of all these attempts."""
     stretches = list(stretches)
-    return Counted(interruptions=sum(s.ending in PLATFORM for s in stretches), hours=sum(s.node_hours for s in stretches))
+    return Counted(interruptions=sum(s.interrupted and s.ending in PLATFORM for s in stretches),
+                   hours=sum(s.node_hours for s in stretches))
 
 
 def own(stretches: Iterable[Exposed], tag: str) -> Counted:

@@ -106,7 +106,7 @@ def _attempts(run: Run) -> list[str]:
     """How each kind of ending entered M."""
     kinds: dict[str, list[int]] = {}
     for attempt in run.attempts:
-        kinds.setdefault(f"{attempt.ending or 'runs'}, counts as {counts(attempt)}", []).append(attempt.number)
+        kinds.setdefault(f"{attempt.ending or 'runs'}, counts as {counts(run, attempt)}", []).append(attempt.number)
     return [f"attempt{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:20]))}"
             f"{f' and {len(numbers) - 20} more' if len(numbers) > 20 else ''}: {kind}" for kind, numbers in kinds.items()]
 

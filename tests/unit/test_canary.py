@@ -19,6 +19,8 @@ from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Control
 from orchestrator.model import Canary, Phase, Run
+from orchestrator.planner import exposure
+from orchestrator.planner.pooled import Counted
 
 Line = dict[str, Any]
 
@@ -146,6 +148,18 @@ def test_it_is_stopped_too_where_there_is_no_room_for_a_successor(for_now: bool)
                   event("rejected", submission_id="s2", reason="QOSMaxSubmitJobPerUserLimit", for_now=for_now))
     living = seen(job(1, "RUNNING"), control=CONTROL, lines={1: BEFORE})
     assert [a.job_id for a in decide(noted(run, living), living, POLICY, 60.0) if isinstance(a, do.StopJob)] == ["101"]
+
+
+def test_an_attempt_that_saves_nothing_at_its_notice_is_not_stopped_for_ever() -> None:
+    run = replace(proving(queued(1), queued(2), started(1, 10)), canary=Canary.STOPPING, canary_epoch=1)
+    for fact in (event("asked", t=20.0, kind="stop", job_id="101"), ended(1, "preempted-unsaved", t=3610.0)):
+        changed = apply(run, fact)
+        assert changed is not None
+        run = changed
+    assert exposure.platform(exposure.exposed(run, 4000.0)) == Counted(interruptions=0, hours=1.0), "no interruption"
+    run = noted(run, seen(job(2, "RUNNING"), lines={1: progress([4.0, 3.0, 2.0, 1.0])}))
+    assert (run.canary, run.phase) == (Canary.BROKEN, Phase.HELD)
+    assert run.phase_reason == "resume is broken: attempt 1 was given notice and saved nothing"
 
 
 def resumed() -> Run:
