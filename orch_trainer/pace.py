@@ -62,6 +62,11 @@ class Pace:
             self._answered = number
         self._request = max(self._request, number)
 
+    @property
+    def answered(self) -> int | None:
+        """The newest request that a save has been begun for."""
+        return self._answered
+
     def save_due(self, now: float, wall: float) -> bool:
         if self.stopping:
             return self._last_save_due(wall)

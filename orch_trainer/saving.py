@@ -111,7 +111,7 @@ class Saver:
                 around.before_last()
             grade = save.begin(is_last=around.pace.stopping)
             around.pace.save_begun(save.began, save.level, wall=around.clock.time())
-            around.tell.put("saving", step=save.step)
+            around.tell.put("saving", step=save.step, request=around.pace.answered)
             if grade == FENCED:
                 around.leave_fenced(save.newer_epoch)
         except BaseException:

@@ -34,15 +34,14 @@ def save(tag: str, no_wait: bool, timeout: str, as_json: bool) -> None:
     except ValueError as error:
         raise UserError(f"--timeout: {error}") from None
     ports, _ = open_ports(any_config=True)
-    since = ports.clock()
-    _, attempt = requests.save(ports, tag)
+    attempt, request = requests.save(ports, tag)
     if no_wait:
         if as_json:
             print_json({"tag": tag, "attempt": attempt.number, "asked": True})
         else:
             click.echo(f"{tag}: attempt {attempt.number} is asked to save; `orch status {tag}` shows its newest checkpoint")
         return
-    saved = requests.wait_for_save(ports, tag, attempt, since, timeout_s=timeout_s, sleep=time.sleep,
+    saved = requests.wait_for_save(ports, tag, attempt, request, timeout_s=timeout_s, sleep=time.sleep,
                                    monotonic=time.monotonic)
     if as_json:
         print_json({"tag": tag, "attempt": attempt.number, **saved})

@@ -15,6 +15,7 @@ from orchestrator.control.tell import tell
 from orchestrator.core.pending import HELD_BY_UPSTREAM
 from orchestrator.errors import Refused, SlurmUnreachable, StorageError, TimedOut
 from orchestrator.model import After, Attempt, Phase, Run
+from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_lines, last_of
 from orchestrator.units import format_duration
 from orchestrator.views.facts import how_to_go_on, state_word
@@ -38,14 +39,17 @@ def cancel(ports: Ports, tag: str, *, now: bool) -> Run:
     return _ask(ports, tag, "cancel", _refuse_finished, now=now, reason="by hand")
 
 
-def save(ports: Ports, tag: str) -> tuple[Run, Attempt]:
-    """Ask the trainer of the live attempt for a checkpoint now. Raises Refused where none trains that would hear it."""
+def save(ports: Ports, tag: str) -> tuple[Attempt, int]:
+    """Ask the trainer of the live attempt for a checkpoint now; the attempt, and the request's number. Raises Refused where
+    none trains that would hear it."""
     live: list[Attempt] = []
 
     def refuse(run: Run) -> None:
         live.append(_trains(ports, run))
 
-    return _ask(ports, tag, "save", refuse, reason="by hand"), live[0]
+    run = _ask(ports, tag, "save", refuse, reason="by hand")
+    control = read_control(folders.run_dir(ports.repository, tag))
+    return live[0], control.save if control is not None else run.saves_asked
 
 
 def _trains(ports: Ports, run: Run) -> Attempt:
@@ -62,16 +66,18 @@ def _trains(ports: Ports, run: Run) -> Attempt:
 
 
 def wait_for_save(
-    ports: Ports, tag: str, attempt: Attempt, since: float, *, timeout_s: float, sleep: Callable[[float], None],
+    ports: Ports, tag: str, attempt: Attempt, request: int, *, timeout_s: float, sleep: Callable[[float], None],
     monotonic: Callable[[], float],
 ) -> dict[str, object]:
-    """The trainer's line of the save that was asked for at ``since``. Raises StorageError where that save failed, Refused
-    where the attempt ended without it, TimedOut."""
+    """The trainer's line of the save that it began for this request (never by times: its clock may be another). Raises
+    StorageError where that save failed, Refused where the attempt ended without it, TimedOut."""
     began = monotonic()
     while True:
         lines = last_lines(_attempt_dir(ports, tag, attempt))
-        begun = {line.get("step") for line in lines if line["event"] == "saving" and line["t"] >= since}
-        told = last_of([line for line in lines if line["t"] >= since and line.get("step") in begun], "saved", "save_failed")
+        begun = next((at for at, line in enumerate(lines) if line["event"] == "saving"
+                      and (line.get("request") or 0) >= request), len(lines))
+        told = last_of([line for line in lines[begun:] if line.get("step") == lines[begun].get("step")],
+                       "saved", "save_failed")
         if told is not None and told["event"] == "saved":
             return told
         if told is not None:

@@ -26,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     def make(running: str | None, installed: str | None, module: str = "") -> None:
         scontrol = tmp_path / "bin" / "scontrol"
         scontrol.parent.mkdir()
-        config = f"MinJobAge               = 300 sec\nSLURM_VERSION           = {running}\n"
+        config = f"MinJobAge               = 300 sec\nClusterName             = c\nSLURM_VERSION           = {running}\n"
         away = "echo 'slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
         scontrol.write_text(f"#!/bin/sh\ncat <<'END'\n{config}END\n" if running else f"#!/bin/sh\n{away}\n")
         scontrol.chmod(0o755)

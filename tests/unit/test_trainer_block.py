@@ -206,6 +206,7 @@ def test_control_is_taken_once_whole(run):
         assert training.interval_s == 10.0
         training.finish()
     assert [line["seq"] for line in run.lines() if line["event"] == "interval"] == [6]
+    assert [line["request"] for line in run.lines() if line["event"] == "saving"] == [5]
 
 
 def test_resume_and_retention(run):
