@@ -27,7 +27,7 @@ from orchestrator.control.after import refuse_cycle, where_named
 from orchestrator.control.look import Ask, look_at_all
 from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, runs_now, unknown_tag
 from orchestrator.control.submit import Request, build_spec, check_spec, submit
-from orchestrator.errors import OrchError, SlurmUnreachable, SubmissionRejected, UnknownTag, UserError
+from orchestrator.errors import NoRoom, OrchError, SlurmUnreachable, SubmissionRejected, UnknownTag, UserError
 from orchestrator.model import After, Phase, Run, RunSpec
 from orchestrator.views.facts import Shown
 
@@ -184,10 +184,11 @@ def as_in_campaign(ports: Ports, request: Request) -> Request:
 def submit_campaign(ports: Ports, checked: Checked, say: Callable[[Run, bool], None]) -> None:
     """Submit what has no run yet, and complete what was cut short; ``say(run, already)`` hears of each.
 
-    A part that Slurm refuses is held, and what waits for it is held by it. Raises SubmissionRejected in the end, then;
-    SlurmUnreachable at once: the same command goes on.
+    A part that Slurm refuses is held, and what waits for it is held by it: SubmissionRejected is raised in the end, then;
+    NoRoom where all that Slurm lacks is room. Raises SlurmUnreachable at once: the same command goes on.
     """
     refused: list[str] = []
+    later: list[str] = []
     for count, member in enumerate(checked.members):
         if member.run is not None and member.run.phase != Phase.ACTIVE:
             say(member.run, True)
@@ -195,6 +196,8 @@ def submit_campaign(ports: Ports, checked: Checked, say: Callable[[Run, bool], N
         try:
             done = submit(ports, checked.specs[member.tag] if member.run is None else member.run.spec)
             say(done.run, done.already)
+        except NoRoom as error:
+            later.append(error.message)
         except SubmissionRejected as error:
             refused.append(f"{member.tag}: {error.message}")
         except SlurmUnreachable as error:
@@ -202,8 +205,10 @@ def submit_campaign(ports: Ports, checked: Checked, say: Callable[[Run, bool], N
             raise SlurmUnreachable(error.message + (f"; {left} more of {checked.name} were not begun with" if left else ""),
                                    hint=f"`orch submit {checked.name}` goes on with them" if left else error.hint) from error
     if refused:
-        raise SubmissionRejected("; ".join(refused),
+        raise SubmissionRejected("; ".join([*refused, *later]),
                                  hint="mend it, then `orch submit TAG --again`; what waits for it goes on by itself")
+    if later:
+        raise NoRoom("; ".join(later), hint="`orch daemon` or `orch tick` queues what is left when other jobs have ended")
 
 
 # --- cancelling -----------------------------------------------------------------------------------------------------------

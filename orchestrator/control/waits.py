@@ -114,7 +114,7 @@ def _try(ports: Ports, run: Run, head: Submission, name: str, profile: Profile) 
 def _ask(ports: Ports, run: Run, head: Submission, profile: Profile) -> float:
     """sbatch --test-only with the very options that orch submits."""
     folder = folders.attempt_dir(folders.run_dir(ports.repository, run.spec.tag), head.number)
-    nice = not run.attempts and run.spec.policy(ports.policy).finish_first
+    nice = not run.begun and run.spec.policy(ports.policy).finish_first
     return ports.slurm.estimate(batch_script(
         replace(run.spec, profile=profile), number=head.number, submission_id=head.id, folder=folder, behind=(), nice=nice,
         entry=SUPERVISOR))

@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from orchestrator.core.observation import Observation
+from orchestrator.core.recovery import decides
 from orchestrator.model import Attempt, Canary, Ending, Phase, Run
 
 Lines = Sequence[dict[str, Any]]
@@ -61,7 +62,9 @@ def news(run: Run, seen: Observation) -> Iterator[dict[str, object]]:
     live = run.live
     if live is None:
         return
-    before = next((a for a in reversed(run.attempts) if not a.live and _saved_step(_lines(seen, a)) is not None), None)
+    # of this training: submitted again or rolled back it may be another one, with losses of its own
+    before = next((a for a in reversed(run.attempts) if not a.live and decides(run, a)
+                   and _saved_step(_lines(seen, a)) is not None), None)
     if before is None:
         told = sum(line["event"] == "progress" for line in _lines(seen, live))  # with a loss, if it tells any
         if (run.canary, run.canary_epoch) != (Canary.STOPPING, live.epoch) and told >= LOSSES_BEFORE:

@@ -162,6 +162,14 @@ def test_an_attempt_that_saves_nothing_at_its_notice_is_not_stopped_for_ever() -
     assert run.phase_reason == "resume is broken: attempt 1 was given notice and saved nothing"
 
 
+def test_what_was_trained_before_it_was_submitted_again_proves_nothing() -> None:
+    """Another job.sh may have other losses: its own first attempt is stopped."""
+    run = proving(queued(1), queued(2), started(1, 10), ended(1, "cancelled", t=20.0), event("cancelled", t=21.0),
+                  event("reopened", t=22.0), started(2, 30, resume_step=60))
+    run = noted(run, seen(job(2, "RUNNING"), lines={1: BEFORE, 2: after(61, 9.0, 8.0, 7.9, 7.8)}))
+    assert (run.canary, run.canary_epoch, run.phase) == (Canary.STOPPING, 2, Phase.ACTIVE)
+
+
 def resumed() -> Run:
     run = proving(queued(1), queued(2), queued(3), started(1, 10))
     run = replace(run, canary=Canary.STOPPING, canary_epoch=1)

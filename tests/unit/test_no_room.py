@@ -12,6 +12,7 @@ from simulation.slurm import SimulatedSlurm
 from test_withdraw import Still
 
 from orchestrator import journal
+from orchestrator.control.campaign import Checked, Member, submit_campaign
 from orchestrator.control.passes import pass_over_all
 from orchestrator.control.ports import Ports, require_run
 from orchestrator.control.submit import submit
@@ -46,6 +47,22 @@ def full(tmp_path: Path) -> tuple[FullSlurm, Ports]:
     (tmp_path / "jobs" / "a" / "job.sh").write_text("#!/bin/sh\ntrue\n")
     return slurm, Ports(repository=tmp_path, slurm=slurm, policy=POLICY, clock=lambda: slurm.now,
                         new_id=lambda: f"id{next(ids)}")
+
+
+def test_of_a_campaign_what_finds_no_room_is_recorded_and_comes_by_itself(full: tuple[FullSlurm, Ports]) -> None:
+    _, ports = full
+    for tag in ("b", "c"):
+        (ports.repository / "jobs" / tag).mkdir()
+        (ports.repository / "jobs" / tag / "job.sh").write_text("#!/bin/sh\ntrue\n")
+    specs = {tag: replace(asked_for(ports), tag=tag) for tag in "abc"}
+    checked = Checked(name="all", specs=specs, members=tuple(Member(tag=tag, after={}, run=None) for tag in "abc"))
+    told: list[str] = []
+    with pytest.raises(NoRoom) as raised:
+        submit_campaign(ports, checked, lambda run, already: told.append(run.spec.tag))
+    assert told == ["a"]
+    assert "b is recorded" in raised.value.message and "c is recorded" in raised.value.message
+    assert "--again" not in raised.value.hint
+    assert [require_run(ports.repository, tag).phase for tag in "abc"] == ["active"] * 3
 
 
 def asked_for(ports: Ports) -> Any:
