@@ -24,8 +24,8 @@ LOCK_WAIT_S = 40.0  # longer than one Slurm command may take: a pass holds the l
 
 
 def hold(ports: Ports, tag: str) -> Run:
-    """The live attempt goes on; nothing else starts. Raises Refused for a run that is over."""
-    return _ask(ports, tag, "held", _refuse_over, by="user", reason="by hand")
+    """The live attempt goes on; nothing else starts. Raises Refused for a run that is over or being rolled back."""
+    return _ask(ports, tag, "held", _refuse_hold, by="user", reason="by hand")
 
 
 def release(ports: Ports, tag: str) -> Run:
@@ -124,6 +124,13 @@ def _refuse_cancelling(run: Run) -> None:
 def _refuse_over(run: Run) -> None:
     if run.over or run.phase == Phase.CANCELLING:
         raise Refused(f"{run.spec.tag} is {run.phase}", hint=f"`orch submit {run.spec.tag} --again` continues it later")
+
+
+def _refuse_hold(run: Run) -> None:
+    _refuse_over(run)
+    if run.phase == Phase.ROLLING_BACK:
+        raise Refused(f"{run.spec.tag} goes back to step {run.rollback_step} first, and nothing of it trains until then",
+                      hint=f"hold it when that is done; `orch cancel {run.spec.tag}` ends it now")
 
 
 def _refuse_finished(run: Run) -> None:

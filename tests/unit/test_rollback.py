@@ -10,17 +10,22 @@ from pathlib import Path
 
 import pytest
 from builders import POLICY, ended, event, job, queued, run_of, seen, start_record, started
+from simulation.slurm import SimulatedSlurm
+from test_withdraw import Still
 
 from orchestrator.attempt import resume
 from orchestrator.attempt.ending import Outcome, end_record
 from orchestrator.attempt.trainer import TrainerLog
 from orchestrator.checkpoints import complete_checkpoints, newest_complete
+from orchestrator.control.ports import Ports
+from orchestrator.control.requests import hold
 from orchestrator.core import decide as do
 from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Control
-from orchestrator.errors import StorageError
+from orchestrator.errors import Refused, StorageError
+from orchestrator.folders import run_dir
 from orchestrator.journal import SCHEMA
 from orchestrator.model import Phase, Run
 from orchestrator.records import AttemptSpec
@@ -70,6 +75,16 @@ def test_a_run_that_is_over_or_held_goes_on_too(over: dict[str, object]) -> None
     assert not [f for f in news(run, seen(), POLICY, 60.0) if f["event"] in ("finished", "held")]
     run = after(run, event("rolled_back", t=64.0, to_step=10, epoch=6))
     assert run.phase == Phase.ACTIVE and not [f for f in news(run, seen(), POLICY, 65.0) if f["event"] == "finished"]
+
+
+def test_a_hold_meanwhile_is_refused_and_not_dropped_in_silence(tmp_path: Path) -> None:
+    slurm = SimulatedSlurm(Still(), nodes=("n1",), now=60.0)
+    ports = Ports(repository=tmp_path, slurm=slurm, policy=POLICY, clock=lambda: slurm.now, new_id=lambda: "id")
+    run_dir(tmp_path, "a").mkdir(parents=True)
+    journal(run_dir(tmp_path, "a"), [event("submit", t=0.0, schema=SCHEMA, spec=run_spec()), *queued(1), started(1, 59.0),
+                                     BACK])
+    with pytest.raises(Refused, match="goes back to step 10 first"):
+        hold(ports, "a")
 
 
 def test_what_is_being_cancelled_stays_so() -> None:
