@@ -41,7 +41,7 @@ class TakeScript:
 def changes(run: Run, seen: Observation) -> list[ChangeJob | TakeScript]:
     """What is still to be done about the wish."""
     wish = run.change
-    if wish is None or run.phase not in (Phase.ACTIVE, Phase.HELD):
+    if wish is None or _is_over(run):
         return []
     script = [] if wish.script_sha256 is None or wish.script_taken else [
         TakeScript(sha256=wish.script_sha256, why=f"jobs/{run.spec.tag}/job.sh is to be taken anew")]
@@ -56,7 +56,7 @@ def done(run: Run, seen: Observation) -> Iterator[dict[str, object]]:
     wish = run.change
     if wish is None or seen.silent is not None:
         return
-    if run.phase not in (Phase.ACTIVE, Phase.HELD):
+    if _is_over(run):
         yield {"event": "unchanged", "reason": f"the run is {run.phase}"}
     elif not changes(run, seen) and not any(_asks_otherwise(s, wish) and _may_wait(seen, s) for s in run.waiting):
         yield {"event": "updated", "reason": in_words(wish)}
@@ -68,6 +68,11 @@ def in_words(wish: Change) -> str:
     parts += [f"time {format_clock(wish.time_s)}"] if wish.time_s is not None else []
     parts += [f"nice {wish.nice}"] if wish.nice is not None else []
     return ", ".join([*parts, *(["job.sh"] if wish.script_sha256 is not None else [])])
+
+
+def _is_over(run: Run) -> bool:
+    """One that is being rolled back is not: it goes on as is wanted by then."""
+    return run.over or run.phase == Phase.CANCELLING
 
 
 def _asks_otherwise(submission: Submission, wish: Change) -> bool:

@@ -150,5 +150,15 @@ def test_a_run_that_ends_takes_the_wish_with_it(name: str) -> None:
     assert run(event("finished", 40), UPDATE).change is None, "nothing is wished of one that is over"
 
 
+def test_a_run_that_is_rolled_back_goes_on_as_is_wanted() -> None:
+    """Nothing of it waits any more; job.sh is taken before the next attempt is queued."""
+    wanted = run(queued(1), event("rollback", 40, to_step=10), event("dropped", 45, submission_id="s1"),
+                 event("update", 50, memory_bytes=28 << 30, script_sha256="ab"))
+    assert facts(wanted, look()) == []
+    assert [type(action) for action in decide(wanted, look(), POLICY, NOW)] == [TakeScript]
+    taken = apply(wanted, event("script_taken", 60))
+    assert taken is not None and facts(taken, look()) == ["updated"]
+
+
 def test_events_that_come_late_or_twice_change_nothing() -> None:
     assert run(queued(1), event("updated", 1), event("unchanged", 2), event("script_taken", 3)).spec == SPEC
