@@ -62,8 +62,7 @@ def submit(
         return
     result = use.submit(ports, spec, again=again)
     publish_state(ports)
-    jobs = [s.job_id for s in result.run.waiting if s.job_id]
-    live = result.run.live
+    jobs, live = [s.job_id for s in result.run.waiting if s.job_id], result.run.live
     if as_json:
         print_json({"already": result.already, **run_as_json(result.run), "job_ids": jobs})
     elif result.already:

@@ -79,10 +79,10 @@ def test_one_outlier_proves_nothing() -> None:
 
 def test_what_was_learnt_behind_the_checkpoint_is_lost_by_design() -> None:
     """After a roll-back, or a crash long after its last save, the loss begins again where that checkpoint was."""
-    lines = [*progress([4.0, 3.9, 3.8, 3.7, 2.0, 1.0, 0.5, 0.4, 0.3]), told("saved", step=90)]
-    proof = judge(lines, after(41, 3.6, 3.5), 40)
-    assert proof is not None and proof.is_good and proof.saved_step == 40 and proof.loss_before == 3.8
-    proof = judge(lines, after(41, 9.0, 8.0), 40)
+    lines = [*progress([4.0, 3.95, 3.9, 3.8, 3.7, 2.0, 1.0, 0.5, 0.4]), told("saved", step=90)]
+    proof = judge(lines, after(51, 3.6, 3.5), 50)
+    assert proof is not None and proof.is_good and proof.saved_step == 50 and proof.loss_before == 3.8
+    proof = judge(lines, after(51, 9.0, 8.0), 50)
     assert proof is not None and not proof.is_good
 
 
@@ -166,7 +166,7 @@ def test_what_was_trained_before_it_was_submitted_again_proves_nothing() -> None
     """Another job.sh may have other losses: its own first attempt is stopped."""
     run = proving(queued(1), queued(2), started(1, 10), ended(1, "cancelled", t=20.0), event("cancelled", t=21.0),
                   event("reopened", t=22.0), started(2, 30, resume_step=60))
-    run = noted(run, seen(job(2, "RUNNING"), lines={1: BEFORE, 2: after(61, 9.0, 8.0, 7.9, 7.8)}))
+    run = noted(run, seen(job(2, "RUNNING"), lines={1: BEFORE, 2: after(61, 9.0, 8.0, 7.9, 7.8, 7.7)}))
     assert (run.canary, run.canary_epoch, run.phase) == (Canary.STOPPING, 2, Phase.ACTIVE)
 
 
