@@ -215,7 +215,7 @@ class Training:
 
             saving = training.saving(step, background=True)
             with saving as folder:
-                saving.rest(async_save(state, checkpoint_id=folder))     # torch.distributed.checkpoint's
+                saving.rest(async_save(state, checkpoint_id=folder, process_group=for_saves))   # torch's; docs/trainer.md
             with saving as folder:                                        # or any function, called in a thread
                 snapshot = copy_of(state)
                 saving.rest(lambda: write(snapshot, folder))
