@@ -94,6 +94,7 @@ class Profile:
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
+    reservation: str | None = None
     gres: str | None = None
     nodes: int = 1
     cpus: int = 1

@@ -84,7 +84,7 @@ class StartRecord(Record):
     pid_start: int                     # field 22 of /proc/PID/stat: a pid is only this process with this number
     pid_namespace: str = ""            # where the pid means this process; '' as an older supervisor wrote it
     started_at: float
-    deadline: float | None = None      # when Slurm's time limit strikes
+    deadline: float | None = None      # when Slurm's time limit strikes, or the reservation ends
     resume_from: str | None = None
     resume_step: int | None = None
 

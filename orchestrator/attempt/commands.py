@@ -63,6 +63,19 @@ def job_end_at(job_id: str) -> float | None:
     return float(found.group(1)) if found else None
 
 
+def reservation_end(name: str) -> float | None:
+    """When Slurm ends what runs in this reservation, whatever its time limit; None: never (a flexible one), or not known."""
+    _, output, _ = run(["scontrol", "show", "reservation", "-o", name], ASK_AT_MOST_S)
+    return parse_reservation_end(output)
+
+
+def parse_reservation_end(output: str) -> float | None:
+    end, flags = re.search(r"\sEndTime=(\d+)", output), re.search(r"\sFlags=(\S+)", output)
+    if end is None or (flags and "FLEX" in flags.group(1).split(",")):
+        return None
+    return float(end.group(1))
+
+
 def steps_of(job_id: str) -> list[str]:
     """The job's steps that a program of the user's runs in, as JOB.STEP."""
     _, output, _ = run(["squeue", "-s", "-h", "-j", job_id, "-o", "%i %j"], ASK_AT_MOST_S)

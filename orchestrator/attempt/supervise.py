@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.attempt import memory, processes, setup, witness
+from orchestrator.attempt import commands, memory, processes, setup, witness
 from orchestrator.attempt.ending import end_record, last_line
 from orchestrator.attempt.fence import fence
 from orchestrator.attempt.launch import NoticeStep, start_job
@@ -23,7 +23,7 @@ from orchestrator.core.gate import Leave
 from orchestrator.folders import attempt_dir, checkpoint_dir
 from orchestrator.model import EXIT_FINISHED, EXIT_SETUP, EXIT_STOOD_DOWN
 from orchestrator.records import AttemptSpec, EndRecord, StartRecord, StoodDown
-from orchestrator.units import format_size
+from orchestrator.units import format_duration, format_size
 
 clock = time.time
 
@@ -63,14 +63,18 @@ def _take(spec: AttemptSpec, me: Identity, began: float, listener: Listener) -> 
     """The run, or the exit code of a submission that has no leave to take it."""
     try:
         spec = settle_number(spec, me)
+        closes = _reservation_end()
+        if closes is not None and closes - spec.lead_s <= began:
+            return _stand_down(spec, me, f"reservation {os.environ['SLURM_JOB_RESERVATION']} ends in "
+                               f"{format_duration(max(0.0, closes - began))}, within the lead", EXIT_STOOD_DOWN)
+        deadline = min((at for at in (_limit(spec, began), closes) if at is not None), default=None)
         while True:
             leaving = witness.leave(spec, me, clock=clock, monotonic=time.monotonic, wait=listener.pause)
             if leaving.answer.leave is not Leave.GO:
                 done = leaving.answer.leave is Leave.DONE
                 return _stand_down(spec, me, leaving.answer.reason, EXIT_FINISHED if done else EXIT_STOOD_DOWN)
             with contextlib.suppress(Overtaken):
-                start = take(spec, me, leaving.asked_about, leaving.journal_length, deadline=_deadline(spec, began),
-                             started_at=began)
+                start = take(spec, me, leaving.asked_about, leaving.journal_length, deadline=deadline, started_at=began)
                 papers = Papers(attempt_dir(Path(spec.run_dir), spec.number), clock)
                 papers.event("took", epoch=start.epoch, job=me.job_id, restart=me.restart_count, host=me.host,
                              leave=leaving.answer.reason)
@@ -81,11 +85,17 @@ def _take(spec: AttemptSpec, me: Identity, began: float, listener: Listener) -> 
         return _stand_down(spec, me, f"{error.filename or spec.run_dir}: {error.strerror}", EXIT_STOOD_DOWN)
 
 
-def _deadline(spec: AttemptSpec, began: float) -> float | None:
+def _limit(spec: AttemptSpec, began: float) -> float | None:
     told = os.environ.get("SLURM_JOB_END_TIME", "")
     if told.isdigit() and int(told) > 0:
         return float(told)
     return began + spec.time_limit_s if spec.time_limit_s > 0 else None
+
+
+def _reservation_end() -> float | None:
+    """Slurm starts jobs whose limit is behind it, and kills them there without a warning."""
+    name = os.environ.get("SLURM_JOB_RESERVATION")
+    return commands.reservation_end(name) if name else None
 
 
 def _stand_down(spec: AttemptSpec, me: Identity, reason: str, code: int) -> int:

@@ -139,12 +139,13 @@ def _profile(document: Document, name: str, file: ProfileFile) -> Profile:
         raise document.error(f"{key}.signal", f'"{file.signal}" cannot give notice', "write TERM, USR1, USR2 or INT")
     if file.cpus < 1 or file.nodes < 1:
         raise document.error(f"{key}.{'cpus' if file.cpus < 1 else 'nodes'}", "must be at least 1", "")
-    for field in ("partition", "account", "qos", "gres"):
+    for field in ("partition", "account", "qos", "reservation", "gres"):
         if "\n" in (getattr(file, field) or ""):
             raise document.error(f"{key}.{field}", "is more than one line", "write it behind the colon, without | or >")
     memory = document.size_bytes(f"{key}.memory", file.memory) if file.memory is not None else None
-    return Profile(name=name, partition=file.partition, account=file.account, qos=file.qos, gres=file.gres,
-                   nodes=file.nodes, cpus=file.cpus, memory_bytes=memory, time_s=time_s, lead_s=lead_s, signal=signal)
+    return Profile(name=name, partition=file.partition, account=file.account, qos=file.qos,
+                   reservation=file.reservation, gres=file.gres, nodes=file.nodes, cpus=file.cpus, memory_bytes=memory,
+                   time_s=time_s, lead_s=lead_s, signal=signal)
 
 
 def _policy(document: Document, file: ConfigFile) -> Policy:

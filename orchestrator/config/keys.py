@@ -38,6 +38,9 @@ class ProfileFile(_Strict, frozen=True):
     partition: Annotated[str | None, says("Slurm's name of it", default="Slurm's own")] = None
     account: Annotated[str | None, says("Slurm's name of it", default="Slurm's own")] = None
     qos: Annotated[str | None, says("Slurm's name of it", default="Slurm's own")] = None
+    reservation: Annotated[str | None, says(
+        "Slurm's name of one to run in; an attempt then ends at its end, if that comes before the limit, with the notice "
+        "`lead` before", default="none")] = None
     gres: Annotated[str | None, says(
         "GPUs a node, as `gpu:1` or `gpu:a100:2`; the submission is read back and refused if Slurm dropped it")] = None
     nodes: Annotated[int, says("nodes of one attempt")] = 1

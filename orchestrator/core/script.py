@@ -77,6 +77,7 @@ def batch_script(
         ("partition", profile.partition),
         ("account", profile.account),
         ("qos", profile.qos),
+        ("reservation", profile.reservation),
         ("nodes", profile.nodes),
         ("gres", profile.gres),
         ("cpus-per-task", profile.cpus),

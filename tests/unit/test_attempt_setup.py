@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.attempt import setup
-from orchestrator.attempt.commands import parse_job
+from orchestrator.attempt.commands import parse_job, parse_reservation_end
 from orchestrator.attempt.memory import OomKills, job_cgroup, parse_gpus, used_bytes
 from orchestrator.attempt.setup import SetupError, check_device, job_environment, read_env_file
 from orchestrator.records import AttemptSpec, StartRecord
@@ -157,6 +157,15 @@ def test_the_library_folder_holds_the_trainer_and_nothing_else(tmp_path: Path) -
 ])
 def test_what_slurm_says_of_a_job_is_one_of_three_things(code: int | None, output: str, errors: str, kind: object) -> None:
     assert parse_job("5", code, output, errors) == kind
+
+
+@pytest.mark.parametrize(("output", "end"), [
+    ("ReservationName=r StartTime=100 EndTime=340 Duration=00:04:00 Flags=SPEC_NODES Users=me", 340.0),
+    ("ReservationName=r StartTime=100 EndTime=340 Duration=00:04:00 Flags=FLEX,SPEC_NODES Users=me", None),
+    ("ReservationName=r StartTime=100 EndTime=340 Duration=00:04:00 Users=me", 340.0),
+    ("", None)])
+def test_only_a_flexible_reservation_lets_jobs_go_on_behind_its_end(output: str, end: float | None) -> None:
+    assert parse_reservation_end(output) == end
 
 
 def test_memory_of_a_job_in_cgroup_v1_and_v2(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_the_files_that_orch_writes_are_valid(tmp_path: Path) -> None:
 def test_all_keys(tmp_path: Path) -> None:
     read = config(tmp_path, """
 profiles:
-  a: {partition: gpu, account: me, qos: low, gres: "gpu:2", nodes: 2, cpus: 4, memory: 36G, time: "12:30:00", lead: 10m,
-      signal: SIGUSR1}
+  a: {partition: gpu, account: me, qos: low, reservation: week, gres: "gpu:2", nodes: 2, cpus: 4, memory: 36G,
+      time: "12:30:00", lead: 10m, signal: SIGUSR1}
   b: {}
 default_profile: b
 successors_ahead: 0
@@ -60,6 +60,7 @@ env: {A: 1}
 """)
     a = read.profile("a")
     assert (a.time_s, a.lead_s, a.signal, a.gres, a.memory_bytes) == (45000, 600, "USR1", "gpu:2", 36 * 2**30)
+    assert a.reservation == "week"
     assert read.profile(None).name == "b"
     policy = read.policy
     assert policy.retries == {"setup-failure": 2}

@@ -30,6 +30,7 @@ GOLDEN = r"""#!/bin/bash
 #SBATCH --partition=gpu
 #SBATCH --account=me
 #SBATCH --qos=low
+#SBATCH --reservation=week
 #SBATCH --nodes=2
 #SBATCH --gres=gpu:1
 #SBATCH --cpus-per-task=4
@@ -49,8 +50,8 @@ exec /usr/bin/python3 -I /lib/orchestrator/attempt/__main__.py /repo/runs/a/atte
 """
 
 FULL = replace(SPEC, profile=Profile(
-    name="p", partition="gpu", account="me", qos="low", gres="gpu:1", nodes=2, cpus=4, memory_bytes=36 * 2**30,
-    time_s=8 * 3600 + 1, lead_s=90, signal="USR1"))
+    name="p", partition="gpu", account="me", qos="low", reservation="week", gres="gpu:1", nodes=2, cpus=4,
+    memory_bytes=36 * 2**30, time_s=8 * 3600 + 1, lead_s=90, signal="USR1"))
 
 HOSTILE = ["a blank", "it's", 'dou"ble', "do$HOME", "se;mi", "back\\slash", "end\\", "per%cent%j", "%%", "a\\%j",
 "ünï训", "ha#sh",
@@ -79,7 +80,7 @@ def test_nice_only_where_asked() -> None:
 def test_what_is_not_asked_for_is_not_written() -> None:
     text = batch_script(replace(SPEC, profile=Profile(name="p")), number=1, submission_id="s", folder=Path("/x"), behind=(),
                         nice=False, entry="/e")
-    for name in ("partition", "account", "qos", "gres", "mem", "begin", "nice"):
+    for name in ("partition", "account", "qos", "reservation", "gres", "mem", "begin", "nice"):
         assert f"--{name}=" not in text
     assert "#SBATCH --dependency=singleton\n" in text
 
