@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from orch_trainer.complete import complete_checkpoints, damage
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -66,3 +73,44 @@ def test_lightnings_own_requeue_is_turned_off(orch: Path) -> None:
     trainer = SimpleNamespace(_accelerator_connector=SimpleNamespace(cluster_environment=environment))
     OrchCallback().setup(trainer, None, "fit")
     assert environment.auto_requeue is False
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_disk_that_is_full_ends_a_trainer_and_leaves_what_was_complete(small: Path) -> None:
+    pytest.importorskip("transformers", exc_type=ImportError)
+    trainer = Path(__file__).parents[1] / "slurm" / "trainers" / "hugging.py"
+
+    def training(step_s: float) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, trainer, "100", str(step_s)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(trainer.parents[3]), "ORCH_RUN_DIR": str(small),
+                 "ORCH_CHECKPOINT_INTERVAL_S": "1"})
+
+    process, give_up = training(0.2), time.monotonic() + 120
+    while not complete_checkpoints(small / "checkpoints") and time.monotonic() < give_up:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    with (small / "others").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
+        while True:
+            filler.write(bytes(4096))
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode not in (0, 75), said
+    kept = complete_checkpoints(small / "checkpoints")
+    assert kept and [damage(one.path) for one in kept] == [""] * len(kept), said
+    assert not (small / "result.json").exists()
+
+    (small / "others").unlink()
+    process = training(0)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and kept[-1].path.name in said, said
