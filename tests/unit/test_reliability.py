@@ -48,7 +48,8 @@ def history(*endings: str, hours: float = 10.0) -> Run:
 
 @pytest.mark.parametrize(("ending", "events", "hours"), [
     *[(str(e), 1, 10) for e in sorted(INTERRUPTIONS)],
-    ("finished", 0, 10), ("limit-saved", 0, 10), ("preempted-saved", 0, 10), ("cancelled", 0, 10), ("setup-failure", 0, 0), ("no-result", 0, 0)])
+    ("finished", 0, 10), ("limit-saved", 0, 10), ("preempted-saved", 0, 10), ("cancelled", 0, 10),
+    ("setup-failure", 0, 0), ("no-result", 0, 0)])
 def test_what_counts(ending: str, events: int, hours: float) -> None:
     known = reliability(history(ending), ALONE, AUTO, 1e9)
     assert known.platform_counted.interruptions + known.own_counted.interruptions == events
