@@ -378,16 +378,19 @@ def test_a_deleted_run_folder(repository: Repository) -> None:
 
 
 def test_a_run_folder_deleted_while_it_runs(repository: Repository, small_slurm: PrivateSlurm) -> None:
-    repository.orch("submit", "a", "--profile", "main")
-    small_slurm.wait_until(lambda: (repository.path / "runs/a/attempts/0001/start.json").exists(), 20, "the attempt's start")
-    jobs = repository.queued("a")
-    shutil.rmtree(repository.path / "runs" / "a")
-    assert "never been submitted" in repository.orch("status", "a", code=3)
-    repository.orch("submit", "a", "--profile", "main")
+    repository.job("trains", command="echo begun; exec sleep 600")
+    repository.orch("submit", "trains", "--profile", "main")
+    out = repository.path / "runs/trains/attempts/0001/out.log"
+    small_slurm.wait_until(lambda: out.exists() and "begun" in out.read_text(), 20, "its program's start")
+    jobs = repository.queued("trains")
+    shutil.rmtree(repository.path / "runs" / "trains", ignore_errors=True)  # its supervisor may write meanwhile
+    shutil.rmtree(repository.path / "runs" / "trains", ignore_errors=True)
+    assert "never been submitted" in repository.orch("status", "trains", code=3)
+    repository.orch("submit", "trains", "--profile", "main")
     repository.orch("tick")
-    assert repository.queued("a") == jobs
-    repository.orch("cancel", "a", "--now")
-    small_slurm.wait_until(lambda: repository.queued("a") == [], 20, "the jobs' end")
+    assert repository.queued("trains") == jobs
+    repository.orch("cancel", "trains", "--now")
+    small_slurm.wait_until(lambda: repository.queued("trains") == [], 20, "the jobs' end")
 
 
 # --- what a job gets ----------------------------------------------------------------------------------------------------
