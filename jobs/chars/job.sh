@@ -5,4 +5,6 @@ export OMP_NUM_THREADS=1                 # one thread a rank: the same sums in t
 if [ "${RANKS:-1}" -eq 1 ]; then
     exec python jobs/chars/train.py "$@"
 fi
+# ranks that torchrun starts again must not meet the addresses of those before: github.com/pytorch/pytorch/issues/135712
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 exec torchrun --standalone --nproc-per-node="$RANKS" --max-restarts=2 jobs/chars/train.py "$@"

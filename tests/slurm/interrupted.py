@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from repositories import Repository
-from seen import attempt_dir, read
+from repositories import Repository, make_repository
+from seen import attempt_dir, processes_of, read, run_dir
+
+if TYPE_CHECKING:
+    from conftest import PrivateSlurm
 
 ORCH_YAML = """\
 profiles:
@@ -18,6 +25,26 @@ checkpoint: {interval: 1s}
 recovery: {backoff: 1s}
 daemon: {every: 1s}
 """
+
+
+@contextmanager
+def watched(slurm: PrivateSlurm, folder: Path) -> Iterator[Repository]:
+    """A repository with its daemon, which leaves no process behind."""
+    made = make_repository(folder, slurm, ORCH_YAML)
+    daemon = made.daemon()
+    yield made
+    daemon.terminate()
+    assert daemon.wait(timeout=30) == 0
+    assert processes_of(made.folder / "runs") == []
+
+
+def digest_outside_orch(trainer: Path, steps: int, folder: Path) -> str:
+    """The weights' digest of the same training without orch, where its callback does nothing."""
+    folder.mkdir()
+    subprocess.run([sys.executable, trainer, str(steps), "0"], cwd=folder, check=True, timeout=240, capture_output=True,
+                   env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(trainer.parents[3])})
+    assert not (folder / "checkpoints").exists()
+    return (folder / "digest").read_text()
 
 
 def lines(made: Repository, tag: str, number: int) -> list[dict[str, Any]]:
@@ -67,10 +94,11 @@ def kill_trainer(made: Repository, tag: str, number: int, *, rank: int = 0) -> N
 
 
 def interrupt(made: Repository, tag: str, *ways: Callable[[Repository, str, int], None]) -> list[dict[str, Any]]:
-    """Each attempt in its way; the run's attempts once it has finished by itself."""
+    """Each attempt in its way, then on at full speed; the run's attempts once it has finished by itself."""
     for number, way in enumerate(ways, 1):
         way(made, tag, number)
         _followed(made, tag, number)
+    (run_dir(made, tag) / "hurry").touch()
     made.until(lambda: made.status(tag)["state"] in ("finished", "held"), f"{tag} to finish", 240)
     status = made.status(tag)
     assert status["state"] == "finished", status

@@ -69,11 +69,17 @@ class Repository:
             if found:
                 return found
             time.sleep(0.2)
-        raise AssertionError(f"not within {timeout_s:g} s: {what}\n" + self.orch("status", code=None) + self.log())
+        raise AssertionError("\n".join([f"not within {timeout_s:g} s: {what}", self.orch("status", code=None), self.log(),
+                                        self.outputs()]))
 
     def log(self) -> str:
         path = self.folder / "daemon.log"
         return path.read_text() if path.exists() else ""
+
+    def outputs(self) -> str:
+        """The end of what each attempt printed."""
+        return "".join(f"--- {path.relative_to(self.folder)}\n{path.read_text(errors='replace')[-2000:]}\n"
+                       for path in sorted(self.folder.glob("runs/*/attempts/*/out.log")))
 
     def endings(self, tag: str) -> list[str]:
         return [attempt["ending"] for attempt in self.status(tag)["attempts"]]

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from interrupted import ORCH_YAML, give_notice, interrupt, kill_trainer, lines, preempt, saves, supervisor
-from repositories import Repository, make_repository
-from seen import attempt_dir, processes_of, run_dir
+from interrupted import give_notice, interrupt, kill_trainer, lines, preempt, saves, supervisor, watched
+from repositories import Repository
+from seen import attempt_dir, run_dir
 
 if TYPE_CHECKING:
     from conftest import PrivateSlurm
@@ -29,13 +29,9 @@ MOSTLY_EVALUATES = "--evaluate-every 2"
 
 @pytest.fixture(scope="module")
 def repository(slurm_cluster: PrivateSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    made = make_repository(tmp_path_factory.mktemp("chars"), slurm_cluster, ORCH_YAML)
-    shutil.copytree(ROOT / "jobs", made.folder / "jobs")
-    daemon = made.daemon()
-    yield made
-    daemon.terminate()
-    assert daemon.wait(timeout=30) == 0
-    assert processes_of(made.folder / "runs") == []
+    with watched(slurm_cluster, tmp_path_factory.mktemp("chars")) as made:
+        shutil.copytree(ROOT / "jobs", made.folder / "jobs")
+        yield made
 
 
 def submit(made: Repository, ranks: int) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from interrupted import ORCH_YAML, give_notice, interrupt, kill_trainer, lines, saves, supervisor
-from repositories import Repository, make_repository
-from seen import processes_of, run_dir
+from interrupted import give_notice, interrupt, kill_trainer, lines, saves, supervisor, watched
+from repositories import Repository
+from seen import run_dir
 
 from orchestrator.checkpoints import damage
 
@@ -25,17 +25,13 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 TRAINER = ROOT / "tests/slurm/trainers/dcp.py"
 TORCHRUN = f"OMP_NUM_THREADS=1 exec torchrun --standalone --nproc-per-node=2 {TRAINER}"
-STEPS, WRITE_S = 700, 3.0
+STEPS, STEP_S, WRITE_S = 700, 0.2, 3.0
 
 
 @pytest.fixture(scope="module")
 def repository(slurm_cluster: PrivateSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    made = make_repository(tmp_path_factory.mktemp("dcp"), slurm_cluster, ORCH_YAML)
-    daemon = made.daemon()
-    yield made
-    daemon.terminate()
-    assert daemon.wait(timeout=30) == 0
-    assert processes_of(made.folder / "runs") == []
+    with watched(slurm_cluster, tmp_path_factory.mktemp("dcp")) as made:
+        yield made
 
 
 def uninterrupted(made: Repository) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -43,7 +39,7 @@ def uninterrupted(made: Repository) -> tuple[dict[str, Any], list[dict[str, Any]
     folder = made.folder / "whole"
     (folder / "attempt").mkdir(parents=True)
     subprocess.run(
-        ["bash", "-c", f"{TORCHRUN} {STEPS} 0.02 0"], cwd=ROOT, check=True, timeout=240, capture_output=True,
+        ["bash", "-c", f"{TORCHRUN} {STEPS} 0 0"], cwd=ROOT, check=True, timeout=240, capture_output=True,
         env={"PATH": made.environment["PATH"], "PYTHONPATH": str(ROOT), "ORCH_RUN_DIR": str(folder),
              "ORCH_ATTEMPT_DIR": str(folder / "attempt"), "ORCH_CHECKPOINT_INTERVAL_S": "1"})
     said = [json.loads(line) for line in (folder / "attempt/trainer.jsonl").read_text().splitlines()]
@@ -71,7 +67,7 @@ def test_interrupted_while_it_writes_it_ends_with_the_same_weights(repository: R
         torn.append(wait_for_half_a_checkpoint(made, tag, number))
         kill_trainer(made, tag, number)
 
-    repository.job("dcp", script=f"#!/usr/bin/env bash\n{TORCHRUN} {STEPS} 0.02 {WRITE_S}\n")
+    repository.job("dcp", script=f"#!/usr/bin/env bash\n{TORCHRUN} {STEPS} {STEP_S} {WRITE_S}\n")
     repository.orch("submit", "dcp")
     attempts = interrupt(repository, "dcp", told_in_a_write, killed_in_a_write)
     assert [attempt["ending"] for attempt in attempts] == ["preempted-saved", "crash", "finished"], attempts

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from interrupted import ORCH_YAML, interrupt, kill_trainer, lines, measured_is_shown, preempt, saves
-from repositories import Repository, make_repository
-from seen import attempt_dir, processes_of, run_dir
+from interrupted import digest_outside_orch, interrupt, kill_trainer, lines, measured_is_shown, preempt, saves, watched
+from repositories import Repository
+from seen import attempt_dir, run_dir
 
 if TYPE_CHECKING:
     from conftest import PrivateSlurm
@@ -25,31 +23,19 @@ STEPS = 250
 
 @pytest.fixture(scope="module")
 def repository(slurm_cluster: PrivateSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    made = make_repository(tmp_path_factory.mktemp("bolt"), slurm_cluster, ORCH_YAML)
-    daemon = made.daemon()
-    yield made
-    daemon.terminate()
-    assert daemon.wait(timeout=30) == 0
-    assert processes_of(made.folder / "runs") == []
-
-
-def uninterrupted(folder: Path) -> str:
-    """The weights' digest of the same training outside orch, where the callback does nothing."""
-    folder.mkdir()
-    subprocess.run([sys.executable, TRAINER, str(STEPS), "0"], cwd=folder, check=True, timeout=240, capture_output=True,
-                   env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(TRAINER.parents[3])})
-    assert not (folder / "checkpoints").exists()
-    return (folder / "digest").read_text()
+    with watched(slurm_cluster, tmp_path_factory.mktemp("bolt")) as made:
+        yield made
 
 
 def test_interrupted_and_not_end_with_the_same_weights(repository: Repository) -> None:
     # under srun Lightning takes the job for one of its own, to be requeued
-    command = f"srun --overlap --mem=0 python {TRAINER} {STEPS} 0.1"
+    command = f"srun --overlap --mem=0 python {TRAINER} {STEPS} 0.2"
     repository.job("bolt", script=f"#!/usr/bin/env bash\nexport OMP_NUM_THREADS=1\nexec {command}\n")
     repository.orch("submit", "bolt")
     attempts = interrupt(repository, "bolt", preempt, kill_trainer)
     assert [attempt["ending"] for attempt in attempts] == ["preempted-saved", "crash", "finished"]
-    assert (run_dir(repository, "bolt") / "digest").read_text() == uninterrupted(repository.folder / "whole")
+    assert (run_dir(repository, "bolt") / "digest").read_text() == digest_outside_orch(
+        TRAINER, STEPS, repository.folder / "whole")
     assert attempts[1]["resume_step"] == saves(repository, "bolt", 1)[-1]["step"]
     assert "val_loss" in repository.status("bolt")["metrics"]
     out = (attempt_dir(repository, "bolt", 3) / "out.log").read_text()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from interrupted import ORCH_YAML, give_notice, interrupt, kill_trainer, lines, saves, supervisor
-from repositories import Repository, make_repository
-from seen import attempt_dir, processes_of
+from interrupted import give_notice, interrupt, kill_trainer, lines, saves, supervisor, watched
+from repositories import Repository
+from seen import attempt_dir
 
 if TYPE_CHECKING:
     from conftest import PrivateSlurm
@@ -25,12 +25,8 @@ OPTIONS = "--standalone --nproc-per-node=2 --max-restarts=2 --ignore-missing-fau
 
 @pytest.fixture(scope="module")
 def repository(slurm_cluster: PrivateSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    made = make_repository(tmp_path_factory.mktemp("nvrx"), slurm_cluster, ORCH_YAML)
-    daemon = made.daemon()
-    yield made
-    daemon.terminate()
-    assert daemon.wait(timeout=30) == 0
-    assert processes_of(made.folder / "runs") == []
+    with watched(slurm_cluster, tmp_path_factory.mktemp("nvrx")) as made:
+        yield made
 
 
 def starts(made: Repository, number: int) -> list[int | None]:
@@ -48,7 +44,7 @@ def restarted_and_told(made: Repository, tag: str, number: int) -> None:
 
 
 def test_a_restart_is_no_interruption_and_a_stop_is_no_restart(repository: Repository) -> None:
-    repository.job("nvrx", script=f"#!/usr/bin/env bash\nOMP_NUM_THREADS=1 exec {LAUNCHER} {OPTIONS} {TRAINER} 700 0.02 0\n")
+    repository.job("nvrx", script=f"#!/usr/bin/env bash\nOMP_NUM_THREADS=1 exec {LAUNCHER} {OPTIONS} {TRAINER} 700 0.2 0\n")
     repository.orch("submit", "nvrx")
     attempts = interrupt(repository, "nvrx", restarted_and_told)
     assert [attempt["ending"] for attempt in attempts] == ["preempted-saved", "finished"], attempts

@@ -11,6 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import unhurried
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
@@ -55,7 +56,7 @@ def restore(folder):
 with Training(total_steps=STEPS) as training:
     step = restore(training.resume_from) if training.resume_from else 0
     while step < STEPS:
-        time.sleep(STEP_S)
+        unhurried.wait(STEP_S)
         seen = torch.randn(16, 64)
         loss = (model(seen) - seen.roll(1, 1)).square().mean()
         optimizer.zero_grad()

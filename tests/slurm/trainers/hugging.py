@@ -8,10 +8,10 @@ import hashlib
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
 import torch
+import unhurried
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 
 steps, step_s = int(sys.argv[1]), float(sys.argv[2])
@@ -32,7 +32,7 @@ arguments = TrainingArguments(
 
 class Slowly(TrainerCallback):
     def on_step_end(self, *args, **kwargs):
-        time.sleep(step_s)
+        unhurried.wait(step_s)
 
 
 page = (root / "docs/frameworks.md").read_text()
