@@ -94,7 +94,7 @@ def kill_trainer(made: Repository, tag: str, number: int, *, rank: int = 0) -> N
 
 
 def interrupt(made: Repository, tag: str, *ways: Callable[[Repository, str, int], None]) -> list[dict[str, Any]]:
-    """Each attempt in its way, then on at full speed; the run's attempts once it has finished by itself."""
+    """Each attempt in its way, then on faster; the run's attempts once it has finished by itself."""
     for number, way in enumerate(ways, 1):
         way(made, tag, number)
         _followed(made, tag, number)
