@@ -8,5 +8,5 @@ HURRY = Path(os.environ.get("ORCH_RUN_DIR", "."), "hurry")
 
 
 def wait(seconds):
-    """So long; a quarter of it once the run's folder has a file `hurry`."""
-    time.sleep(seconds / 4 if HURRY.exists() else seconds)
+    """So long; half of it once the run's folder has a file `hurry`."""
+    time.sleep(seconds / 2 if HURRY.exists() else seconds)
