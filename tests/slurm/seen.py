@@ -38,6 +38,11 @@ def trained(made: Repository, tag: str) -> bool:
         '"notice_step"' in (attempt_dir(made, tag) / "supervisor.jsonl").read_text()
 
 
+def go_on(made: Repository, tag: str) -> None:
+    """Its trainer need wait no longer."""
+    (run_dir(made, tag) / "go").touch()
+
+
 def successor_of(made: Repository, tag: str) -> str:
     """Its waiting job, once there is one."""
     found: str = made.until(lambda: next((s for s in made.status(tag)["jobs"] if s["state"] == "PENDING"), None),

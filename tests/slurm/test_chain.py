@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from repositories import ORCH_YAML, Repository, make_repository
+from seen import go_on
 
 from orchestrator import cluster
 
@@ -34,7 +35,7 @@ def repository(make_slurm_cluster: Callable[..., Any], tmp_path_factory: pytest.
     made.job("long", STEPS=100000)
     made.job("long-now", STEPS=100000)
     made.job("scancelled", STEPS=100000)
-    made.job("holdable", STEPS=100, DO="40:crash")
+    made.job("holdable", STEPS=100, DO="35:wait,40:crash")
     for tag in ("crashes", "hopeless", "no-result", "no-file", "plain", "first", "long", "long-now", "scancelled"):
         made.orch("submit", tag)
     made.orch("submit", "second", "--after", "first")
@@ -119,6 +120,7 @@ def test_hold_lets_the_live_attempt_go_on_and_nothing_after_it(repository: Repos
     repository.orch("submit", "holdable")
     repository.until(lambda: len(repository.status("holdable")["attempts"]) >= 1, "holdable to run")
     repository.orch("hold", "holdable")
+    go_on(repository, "holdable")
     repository.until(lambda: repository.endings("holdable") == ["crash"], "its planned crash")
     job = repository.status("holdable")["jobs"][0]
     repository.until(lambda: repository.slurm.job(int(job["job_id"]))["Reason"] == "JobHeldUser", "its successor to be held")
@@ -151,7 +153,7 @@ def test_after_a_node_death_the_old_trainer_publishes_nothing(
 ) -> None:
     slurm = make_slurm_cluster(nodes=2, cpus=4, gpus=0, preemption=False, kill_wait_s=3)
     repository = make_repository(tmp_path / "repository", slurm)
-    repository.job("survivor", STEPS=150)
+    repository.job("survivor", STEPS=150, DO="100:wait")
     repository.orch("submit", "survivor")
     daemon = repository.daemon()
     try:
@@ -164,6 +166,7 @@ def test_after_a_node_death_the_old_trainer_publishes_nothing(
         node = slurm.job(int(attempt["job_id"]))["NodeList"]
         cluster.stop_node(slurm.folder, node, kill_jobs=False)
         cluster.set_node(slurm.folder, node, "down", "test")
+        go_on(repository, "survivor")
         repository.until(lambda: len(repository.status("survivor")["attempts"]) == 2, "its second attempt")
         assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), "fenced on this host"
         repository.orch("wait", "survivor", "--timeout", "60s")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from repositories import ORCH_YAML, make_repository
-from seen import attempt_dir, events, finished, run_dir, trained
+from seen import attempt_dir, events, finished, go_on, run_dir, trained
 
 from orchestrator import cluster
 from orchestrator.errors import SlurmUnreachable
@@ -19,7 +19,7 @@ from orchestrator.slurm.commands import SlurmCommands
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
-RUNS = {"goes-on": (1000, ""), "ends": (120, ""), "crashes": (200, "120:crash")}
+RUNS = {"goes-on": (1000, ""), "ends": (120, "110:wait"), "crashes": (200, "110:wait,120:crash")}
 
 
 def test_an_outage_loses_and_doubles_nothing(make_slurm_cluster: Callable[..., Any], tmp_path: Path) -> None:
@@ -34,6 +34,8 @@ def test_an_outage_loses_and_doubles_nothing(make_slurm_cluster: Callable[..., A
             made.until(lambda tag=tag: trained(made, tag), f"{tag} to train")
         cluster.stop_controller(slurm.folder)
         made.until(lambda: "Slurm does not answer" in made.log(), "the daemon to say so")
+        for tag in RUNS:
+            go_on(made, tag)
         made.until(lambda: (run_dir(made, "crashes") / "did-120").exists(), "the crash")
         made.until(lambda: (attempt_dir(made, "crashes") / "end.json").exists(), "its record")
         made.until(lambda: (run_dir(made, "ends") / "result.json").exists(), "the end of the other")
@@ -44,8 +46,8 @@ def test_an_outage_loses_and_doubles_nothing(make_slurm_cluster: Callable[..., A
         cluster.start_controller(slurm.folder)
         made.until(lambda: "Slurm answers again after" in made.log(), "the daemon to say so")
         made.orch("release", "goes-on")
-        for tag, (steps, do) in RUNS.items():
-            assert [a["ending"] for a in finished(made, tag, steps)] == (["crash"] if do else []) + ["finished"]
+        for tag, (steps, _) in RUNS.items():
+            assert [a["ending"] for a in finished(made, tag, steps)] == (["crash"] if tag == "crashes" else []) + ["finished"]
     finally:
         daemon.send_signal(signal.SIGTERM)
         daemon.wait(timeout=60)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from repositories import ORCH, ORCH_YAML, Repository, make_repository
-from seen import attempt_dir, events, finished, kill_all_of, read, run_dir, trained
+from seen import attempt_dir, events, finished, go_on, kill_all_of, read, run_dir, trained
 
 from orchestrator import cluster
 from orchestrator.cluster.machine import program
@@ -57,7 +57,7 @@ def test_what_slurm_forgot_and_nobody_ended_has_vanished_and_goes_on(
     """Everything is killed, and slurmctld's state is lost: job ids begin anew, and the dead attempt's is given again."""
     slurm = make_slurm_cluster(nodes=1, cpus=8, gpus=0, memory_mib=2000, preemption=False)
     made = make_repository(tmp_path / "repository", slurm, ORCH_YAML)
-    made.job("lost", STEPS=200)
+    made.job("lost", STEPS=200, DO="150:wait")
     made.orch("submit", "lost")
     with daemon(made):
         made.until(lambda: trained(made, "lost"), "lost to train")
@@ -66,6 +66,7 @@ def test_what_slurm_forgot_and_nobody_ended_has_vanished_and_goes_on(
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         heart = attempt_dir(made, "lost") / "heartbeat"
         heart.write_text(f"{float(heart.read_text()) - 120.0:.3f}\n")     # instead of waiting for its silence
+        go_on(made, "lost")
         cluster.up(slurm.spec)
         first, second = finished(made, "lost", 200, torn=True)
     assert [first["ending"], second["ending"]] == ["vanished", "finished"]
@@ -79,7 +80,7 @@ def test_a_job_that_slurm_forgot_to_have_started_is_run_again_and_goes_on(
     the same restart count, and its attempt has a start record already."""
     slurm = make_slurm_cluster(nodes=1, cpus=8, gpus=0, memory_mib=2000, preemption=False)
     made = make_repository(tmp_path / "repository", slurm, ORCH_YAML)
-    made.job("forgotten", STEPS=200)
+    made.job("forgotten", STEPS=200, DO="150:wait")
     partition(slurm, "down")                       # so that it waits
     made.orch("submit", "forgotten")
     waits = made.status("forgotten")["jobs"][0]["job_id"]
@@ -93,6 +94,7 @@ def test_a_job_that_slurm_forgot_to_have_started_is_run_again_and_goes_on(
     cluster.kill(slurm.folder)
     shutil.rmtree(state_of(slurm))
     before.rename(state_of(slurm))
+    go_on(made, "forgotten")
     cluster.up(slurm.spec)
     partition(slurm, "up")
     with daemon(made):
@@ -138,7 +140,7 @@ def test_a_node_that_was_rebooted_ends_its_attempt_though_slurm_calls_it_running
     slurm = make_slurm_cluster(nodes=4, cpus=4, gpus=0, memory_mib=2000, preemption=False, slurmd_timeout_s=60,
                                extra_conf="ResumeTimeout=60\n")
     made = make_repository(tmp_path / "repository", slurm, ORCH_YAML.replace("cpus: 1", "nodes: 2, cpus: 1"))
-    made.job("two-nodes", STEPS=150)
+    made.job("two-nodes", STEPS=150, DO="100:wait")
     made.orch("submit", "two-nodes")
     made.until(lambda: trained(made, "two-nodes"), "two-nodes to train")
     job_id = made.status("two-nodes")["attempts"][0]["job_id"]
@@ -146,6 +148,7 @@ def test_a_node_that_was_rebooted_ends_its_attempt_though_slurm_calls_it_running
     names = slurm.job(int(job_id))["NodeList"]
     assert node_failure(answers.nodes(names), time.time()) == ""
     kill_all_of(made, job_id)
+    go_on(made, "two-nodes")
     dead = sorted(node.name for node in answers.nodes(names))[0]
     cluster.stop_node(slurm.folder, dead, kill_jobs=True)
     last_beat_at = time.time()

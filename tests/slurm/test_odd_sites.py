@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from repositories import ORCH_YAML, Repository
-from seen import attempt_dir, events, first_start, successor_of, trained
+from seen import attempt_dir, events, first_start, go_on, successor_of, trained
 
 from orchestrator.cluster.spec import layout_of
 
@@ -237,7 +237,7 @@ def test_a_squeue_that_hangs_is_said_once_and_the_daemon_goes_on_by_itself(site:
 
 def test_a_rate_limit_is_silence(site: Site) -> None:
     """The words of 23.02 and later, when their own patience is over."""
-    site.job("limited", STEPS=20)
+    site.job("limited", STEPS=100000)
     site.orch("submit", "limited")
     site.wrap("squeue", 'echo "slurm_load_jobs error: Rate limit exceeded, please retry momentarily" >&2\nexit 1')
     assert "Slurm does not answer: slurm_load_jobs error: Rate limit" in site.orch("tick", code=5)
@@ -247,7 +247,7 @@ def test_a_rate_limit_is_silence(site: Site) -> None:
 def test_a_job_on_another_cluster_is_taken_back_and_never_submitted_again(site: Site) -> None:
     site.wrap("sbatch", 'id=$(REAL "$@") && echo "$id;alpha"')
     site.wrap("scancel", f'echo "$*" >>{site.folder}/cancelled\nREAL "${{@: -1}}"')
-    site.job("elsewhere", STEPS=20)
+    site.job("elsewhere", STEPS=100000)
     said = site.orch("submit", "elsewhere", code=6)
     assert "to cluster alpha, and orch follows its jobs on" in said and "it was cancelled there" in said
     assert (site.folder / "cancelled").read_text().startswith("--clusters=alpha ")
@@ -259,7 +259,7 @@ def test_the_name_of_this_cluster_is_none_of_another(site: Site) -> None:
     [name] = [line.split()[2] for line in site.slurm.run("scontrol", "show", "config").splitlines()
               if line.startswith("ClusterName")]
     site.wrap("sbatch", f'id=$(REAL "$@") && echo "$id;{name}"')
-    site.job("here", STEPS=20)
+    site.job("here", STEPS=100000)
     site.orch("submit", "here")
     assert len(site.jobs("here")) == 2
 
@@ -274,11 +274,12 @@ exit 1"""
 
 def test_a_successor_over_a_submit_limit_is_left_out_with_one_line(site: Site, daemon: object) -> None:
     site.wrap("sbatch", f'if grep -q "dependency=.*afterany" "${{@: -1}}"; then\n{QOS_LIMIT}\nfi\nexec REAL "$@"')
-    site.job("limited", STEPS=160, DO="80:crash")
+    site.job("limited", STEPS=160, DO="70:wait,80:crash")
     assert "no successor ahead, since Slurm refused it: sbatch: error: QOSMaxSubmit" in site.orch("submit", "limited")
     site.until(lambda: trained(site, "limited"), "it to train")
     time.sleep(3.0)                    # passes enough to try again
     assert site.count("limited", "rejected") == 1
+    go_on(site, "limited")
     site.finished("limited")
     assert site.endings("limited") == ["crash", "finished"]
     assert site.count("limited", "rejected") == 2, "once an attempt"
@@ -290,7 +291,7 @@ def test_a_full_controller_is_waited_for(make_slurm_cluster: Callable[..., Any],
     slurm = make_slurm_cluster(nodes=1, cpus=4, gpus=0, memory_mib=2000, preemption=False, min_job_age_s=2,
                                extra_conf="MaxJobCount=5\n")
     site = made_at(slurm, tmp_path, f"{ORCH_YAML}slurm: {{timeout: 4s}}\n")
-    site.job("first", STEPS=300)
+    site.job("first", STEPS=300, DO="200:wait")
     site.job("second", STEPS=20)
     fill = [slurm.submit("true", "--hold") for _ in range(3)]
     assert "no successor ahead, since Slurm refused it: sbatch gave no answer" in site.orch("submit", "first")
@@ -300,6 +301,7 @@ def test_a_full_controller_is_waited_for(make_slurm_cluster: Callable[..., Any],
     try:
         site.until(lambda: trained(site, "first"), "the first to train")
         assert site.status("second")["state"] == "waiting"
+        go_on(site, "first")
         slurm.run("scancel", *map(str, fill))
         site.finished("second")
         site.finished("first")
@@ -328,7 +330,7 @@ def test_nodes_without_slurms_commands(site: Site, daemon: object) -> None:
 
 
 def test_a_job_that_a_person_requeues_and_holds_waits_until_a_person_releases_it(site: Site, daemon: object) -> None:
-    site.job("put-back", STEPS=300)
+    site.job("put-back", STEPS=300, DO="200:wait")
     site.orch("submit", "put-back")
     site.until(lambda: trained(site, "put-back"), "it to train")
     job_id = first_start(site, "put-back")["job_id"]
@@ -338,6 +340,7 @@ def test_a_job_that_a_person_requeues_and_holds_waits_until_a_person_releases_it
     shown = site.status("put-back")
     assert shown["state"] == "waiting" and job_id in [job["job_id"] for job in shown["jobs"]]
     assert "held" in site.orch("status", "put-back")
+    go_on(site, "put-back")
     site.slurm.run("scontrol", "release", job_id)
     site.finished("put-back")
     assert [a["job_id"] for a in site.status("put-back")["attempts"]] == [job_id, job_id]
@@ -346,10 +349,11 @@ def test_a_job_that_a_person_requeues_and_holds_waits_until_a_person_releases_it
 def test_a_dependency_that_can_never_be_met_is_mended(site: Site, daemon: object) -> None:
     failed = site.slurm.submit("exit 1")
     site.slurm.wait_for(failed, "FAILED")
-    site.job("stuck", STEPS=160, DO="80:crash")
+    site.job("stuck", STEPS=160, DO="70:wait,80:crash")
     site.orch("submit", "stuck")
     site.until(lambda: trained(site, "stuck"), "it to train")
     site.slurm.run("scontrol", "update", f"jobid={successor_of(site, 'stuck')}", f"dependency=afterok:{failed}")
+    go_on(site, "stuck")
     site.finished("stuck")
     assert site.endings("stuck") == ["crash", "finished"]
     assert any("can never happen any more" in e["why"] for e in events(site, "stuck", "asked", kind="repoint"))

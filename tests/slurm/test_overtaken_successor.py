@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from repositories import ORCH_YAML, Repository, make_repository
-from seen import attempt_dir, events, finished, first_start, memory_is_limited, successor_of, trained
+from seen import attempt_dir, events, finished, first_start, go_on, memory_is_limited, successor_of, trained
 
 from orchestrator import cluster
 
@@ -46,7 +46,7 @@ def bring_back(made: Repository, node: str) -> None:
 
 def test_a_waiting_successor_is_queued_anew_without_the_node_that_failed(make: Callable[..., Repository]) -> None:
     made = make(5)
-    made.job("moves", STEPS=200)
+    made.job("moves", STEPS=200, DO="100:wait")
     made.orch("submit", "moves")
     made.until(lambda: trained(made, "moves"), "moves to train")
     old = successor_of(made, "moves")
@@ -55,6 +55,7 @@ def test_a_waiting_successor_is_queued_anew_without_the_node_that_failed(make: C
     for other in others:
         made.slurm.wait_for(other, "RUNNING", timeout_s=60)
     fail(made, failed)
+    go_on(made, "moves")
     made.until(lambda: made.slurm.job(int(old))["JobState"] == "CANCELLED", "the old successor to be withdrawn")
     made.until(lambda: successor_of(made, "moves") != old, "another to be queued")
     new = successor_of(made, "moves")
@@ -95,11 +96,12 @@ def test_a_waiting_successor_is_queued_anew_with_more_memory(make: Callable[...,
     made = make(1)
     if not memory_is_limited(made):
         pytest.skip("cgroups are not usable here, so that nobody limits a job's memory or counts its kills")
-    made.job("grows", STEPS=100, DO="60:eat")
+    made.job("grows", STEPS=100, DO="50:wait,60:eat")
     made.orch("submit", "grows")
     made.until(lambda: trained(made, "grows"), "grows to train")
     old = successor_of(made, "grows")
     between = made.slurm.submit("sleep 1000", "--mem=100", "--nice=-1000")
+    go_on(made, "grows")
     made.until(lambda: made.slurm.job(int(old))["JobState"] == "CANCELLED", "the old successor to be withdrawn")
     made.until(lambda: successor_of(made, "grows") != old, "another to be queued")
     assert made.slurm.job(int(old))["MinMemoryNode"] == "100M"

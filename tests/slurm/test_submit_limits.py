@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from repositories import Repository, make_repository
-from seen import events, trained
+from seen import events, go_on, trained
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -71,12 +71,13 @@ def test_a_successor_over_the_limit_is_left_out_and_another_run_waits_for_room(
     repository: Repository = request.getfixturevalue(where)
     first, second = f"first-{profile}", f"second-{profile}"
     for tag in (first, second):
-        repository.job(tag, yaml=f"profile: {profile}\n", STEPS=140, **({"DO": "70:crash"} if tag == first else {}))
+        repository.job(tag, yaml=f"profile: {profile}\n", STEPS=140, **({"DO": "60:wait,70:crash"} if tag == first else {}))
     said = repository.orch("submit", first)
     assert f"no successor ahead, since Slurm refused it: sbatch: error: {limit}" in said
     assert f"takes no further job for now: sbatch: error: {limit}" in repository.orch("submit", second, code=6)
     repository.until(lambda: trained(repository, first), "the first to train")
     assert repository.status(second)["state"] == "waiting" and limit in repository.orch("status", second)
+    go_on(repository, first)
     finish(repository, first)
     finish(repository, second)
     assert repository.endings(first) == ["crash", "finished"] and repository.endings(second) == ["finished"]

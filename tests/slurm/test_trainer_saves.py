@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 def runs(slurm_cluster: PrivateSlurm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[MadeRun, MadeRun]]:
     """Two attempts each, the second after the first has ended."""
     base = tmp_path_factory.mktemp("saves")
-    asked = {"background": {"interval_s": 1.0}, "levels": {"local_dir": str(base / "node"), "local_interval_s": 1.0}}
+    asked = {"background": {"interval_s": 1.0},
+             "levels": {"local_dir": str(base / "node"), "local_interval_s": 1.0, "time_limit_s": 600.0}}
     made = {}
     for name, changes in asked.items():
         first = make_run(base / name, name, f"exec PY TRAINERS/saves.py {name}", **changes)

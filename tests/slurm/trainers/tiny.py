@@ -1,8 +1,8 @@
 """A training of small steps that fails on demand: STEPS, STEP_S, and DO="STEP:WHAT,...", WHAT one of crash, kill, exit0,
-hang (in a step that never ends: deaf to a notice),
-slow (ten times as long a step from there on), stop (SIGSTOPs itself), eat (allocates without end), eat-worker (a child of
-its does, and is killed for it: this program goes on), phase (announces five seconds and takes them). TAKEN=1: SIGUSR2 is its
-own.
+hang (in a step that never ends: deaf to a notice), slow (ten times as long a step from there on), stop (SIGSTOPs itself), eat
+(allocates without end), eat-worker (a child of its does, and is killed for it: this program goes on), phase (announces five
+seconds and takes them), wait (for a file `go` in the run's folder, or a notice: what a test does meanwhile comes before the
+next step, however slow the machine is). TAKEN=1: SIGUSR2 is its own.
 
 Each is done once in a run, the first time that its step is reached; with "-always" behind it, every time.
 """
@@ -17,7 +17,6 @@ from orch_trainer import Training
 
 steps, step_s = int(os.environ.get("STEPS", "40")), float(os.environ.get("STEP_S", "0.05"))
 plan = dict(item.split(":") for item in os.environ.get("DO", "").split(",") if item)
-
 
 
 def eat(alone):
@@ -55,6 +54,10 @@ with Training() as training:
                 time.sleep(1.0)
             if what.startswith("eat"):
                 eat(alone=what == "eat")
+                continue
+            while what == "wait" and not training.should_stop() and not done.with_name("go").exists():
+                time.sleep(0.05)
+            if what == "wait":
                 continue
             if what.startswith("phase"):
                 with training.phase("evaluation", at_most_s=20):
