@@ -215,6 +215,7 @@ def test_an_sbatch_that_hangs_after_the_controller_took_the_job(site: Site, daem
     assert "sbatch gave no answer within 4 s: sbatch: warning: the controller is slow" in said
     assert not processes("sleep 987.5")
     site.finished("slow")
+    site.until(lambda: site.count("slow", "ended"), "its end to be noted: its result is shown at once")
     # of the first one the supervisor's own record may have told before squeue did
     assert site.count("slow", "queueing") - site.count("slow", "queued") <= 1
     assert site.count("slow", "started") == 1
