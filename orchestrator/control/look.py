@@ -84,7 +84,7 @@ def explain_run(ports: Ports, tag: str) -> list[str]:
     lines = [f"{tag} is {state}" + (f": {run.phase_reason}" if run.phase_reason else "")]
     if run.phase == Phase.HELD:
         lines.append(how_to_go_on(run))
-    waits = why_it_waits(ports, run, snapshot)
+    waits = why_it_waits(ports, run, snapshot, seen.upstream)
     if waits is not None and (run.live is None or waits[0].kind is not Kind.BEHIND):
         lines += waiting_lines(*waits, zone=None)
     rule = rule_in_words(run, run.spec.policy(ports.policy))

@@ -4,7 +4,7 @@ sinfo, and for a start one `sbatch --test-only` and two or three more with less.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from orchestrator import folders, journal
@@ -14,6 +14,7 @@ from orchestrator.control.observe import jobs_of
 from orchestrator.control.ports import Ports, Snapshot, known_run, tags_with_runs
 from orchestrator.core.estimates import Estimate, came_true, estimates, still_good
 from orchestrator.core.line import ahead_of
+from orchestrator.core.pending import Upstream, unmet
 from orchestrator.core.script import batch_script, dependency_jobs
 from orchestrator.core.waiting import Evidence, Kind, Why, evidence_of, look_up, why
 from orchestrator.errors import JournalError, Refused, SlurmError, StorageError, SubmissionRejected
@@ -27,7 +28,9 @@ LITTLE_BYTES = 2**20           # of memory: what remains to wait for with so lit
 _PLAIN = frozenset({Kind.BEHIND, Kind.HELD, Kind.ENDED, Kind.UNKNOWN})
 
 
-def why_it_waits(ports: Ports, run: Run, snapshot: Snapshot) -> tuple[Why, Evidence] | None:
+def why_it_waits(
+    ports: Ports, run: Run, snapshot: Snapshot, upstream: Sequence[Upstream] = (),
+) -> tuple[Why, Evidence] | None:
     """Of the run's first waiting job, with all that Slurm tells; None where none is seen."""
     if run.over or not run.waiting or snapshot.silent is not None:
         return None
@@ -36,8 +39,9 @@ def why_it_waits(ports: Ports, run: Run, snapshot: Snapshot) -> tuple[Why, Evide
     if seen is None:
         return None
     before = dependency_jobs(jobs[head.id].dependency)
-    seen = replace(seen, now=ports.clock(), behind=tuple(
-        (job.job_id, job.state, job.end_at) for job in snapshot.jobs if job.job_id in before))
+    seen = replace(
+        seen, now=ports.clock(), awaited={other.tag: other.condition for other in unmet(run, upstream)},
+        behind=tuple((job.job_id, job.state, job.end_at) for job in snapshot.jobs if job.job_id in before))
     if why(seen).kind not in _PLAIN:
         seen = _asked_after(ports, run.spec.profile, seen, snapshot)
     return why(seen), seen
@@ -68,8 +72,13 @@ def estimate(ports: Ports, run: Run, snapshot: Snapshot) -> Estimate:
     known = still_good(journal.read(run_dir)[0], head.id, ports.clock())
     if known is not None:
         return known
-    found = Estimate(asked_at=ports.clock(), submission_id=head.id, start_at=_ask(ports, run, head, run.spec.profile),
-                     planned_at=job.start_at, without=dict(_without(ports, run, head, job)))
+    try:
+        start_at = _ask(ports, run, head, run.spec.profile)
+    except SubmissionRejected as error:  # a reservation that has not begun, a request that can never run
+        raise SubmissionRejected(f"Slurm estimates no start of {run.spec.tag}: {error.message}",
+                                 hint=f"`orch explain {run.spec.tag}` says why it waits") from None
+    found = Estimate(asked_at=ports.clock(), submission_id=head.id, start_at=start_at, planned_at=job.start_at,
+                     without=dict(_without(ports, run, head, job)))
     with journal.locked(run_dir, wait_s=10.0, clock=ports.clock) as locked:
         locked.append("estimated", **found.as_event())
     return found

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
+from orchestrator.core.pending import waits_for
 from orchestrator.core.script import dependency_jobs
-from orchestrator.model import Run, Submission
+from orchestrator.model import After, Run, Submission
 from orchestrator.sightings import JobSeen
 from orchestrator.states import ENDED_STATES, ENDING_STATES, WAITING_STATES, exit_code_words
 from orchestrator.units import format_clock, format_duration
@@ -53,6 +54,7 @@ class Evidence:
     ahead: int | None = None           # jobs of its partition that come first
     own_running: int | None = None     # its user's jobs that run
     behind: tuple[tuple[str, str, float | None], ...] = ()   # jobs that it waits for: id, state, end
+    awaited: Mapping[str, After] = field(default_factory=dict)  # runs that it waits for
     held_by_orch: bool = False
 
 
@@ -295,8 +297,6 @@ def _later(seen: Evidence, told: Why) -> Why:
 
 def _behind(seen: Evidence, told: Why) -> Why:
     """C65: a job whose file system hangs may be COMPLETING for hours, and what depends on it waits with it."""
-    if not seen.behind:
-        return told
     for job_id, state, end_at in seen.behind:
         if state in ENDING_STATES:
             for_s = seen.now - end_at if end_at and seen.now else 0.0
@@ -304,8 +304,11 @@ def _behind(seen: Evidence, told: Why) -> Why:
             return Why(kind=told.kind,
                        sentence=f"job {job_id} before it is still ending{long}: Slurm waits until nothing of it is left",
                        helps=f"`scontrol show job {job_id}`, and `sinfo -R`, say where it hangs" if long else "")
+    if seen.awaited:
+        asked = ", ".join(f"`orch explain {tag}`" for tag in seen.awaited)
+        return Why(kind=told.kind, sentence=waits_for(seen.awaited), helps=f"{asked} says how far that is")
     jobs = ", ".join(job_id for job_id, _, _ in seen.behind)
-    return Why(kind=told.kind, sentence=f"waits for the end of job {jobs}")
+    return Why(kind=told.kind, sentence=f"waits for the end of job {jobs}") if jobs else told
 
 
 def _too_long(seen: Evidence, told: Why) -> Why:

@@ -17,6 +17,7 @@ Line = tuple[Span, ...]
 
 GAP = "  "
 FIRST_AT_LEAST = 12    # columns that a name keeps when a table must be narrower
+FAR_S = 300 * 86400.0  # from now a date needs its year
 LAST_AT_LEAST = 24     # columns that a name may take from the words behind it before it is cut
 
 
@@ -105,9 +106,10 @@ def minute_utc(at: float) -> str:
     return moment(at, UTC, "%Y-%m-%dT%H:%MZ")
 
 
-def day_and_time(at: float, zone: tzinfo | None) -> str:
-    """``12-01 05:47:09`` in that zone; None: the zone of this machine."""
-    return moment(at, zone, "%m-%d %H:%M:%S")
+def day_and_time(at: float, zone: tzinfo | None, now: float | None = None) -> str:
+    """``12-01 05:47:09`` in that zone; None: the zone of this machine. With the year where that is far from ``now``: a job
+    without a limit ends a year from now, by Slurm's word."""
+    return moment(at, zone, "%Y-%m-%d %H:%M:%S" if now is not None and abs(at - now) > FAR_S else "%m-%d %H:%M:%S")
 
 
 def moment(at: float, zone: tzinfo | None, form: str) -> str:

@@ -16,7 +16,7 @@ def waiting_lines(told: Why, seen: Evidence, zone: tzinfo | None) -> list[str]:
     """The sentence, Slurm's plan and what helps."""
     lines = [f"job {seen.job_id}: {why_in_words(told, seen)}"]
     if seen.not_before is not None and told.kind in (Kind.TURN, Kind.LATER, Kind.SITE, Kind.LIMIT, Kind.PASSING):
-        at = day_and_time(seen.not_before, zone)
+        at = day_and_time(seen.not_before, zone, seen.now or None)
         lines.append(f"Slurm will not start it before {at}" if seen.reason.startswith("BeginTime")
                      else f"Slurm plans to start it {at}, a guess that changes; `orch explain {seen.tag} --start` says more")
     return [*lines, *([f"what helps: {one_line(told.helps)}"] if told.helps else [])]
@@ -40,7 +40,7 @@ def estimate_lines(one: Estimate, past: Sequence[tuple[Estimate, float]], now: f
 
 
 def _when(at: float, now: float, zone: tzinfo | None) -> str:
-    return "at once" if at - now < 1 else f"about {day_and_time(at, zone)}, in {format_duration(round(at - now))},"
+    return "at once" if at - now < 1 else f"about {day_and_time(at, zone, now)}, in {format_duration(round(at - now))},"
 
 
 def _past_lines(past: Sequence[tuple[Estimate, float]]) -> list[str]:

@@ -10,6 +10,7 @@ from builders import SPEC, job, queued, run_of
 
 from orchestrator.core.line import ahead_of
 from orchestrator.core.waiting import TABLE, Evidence, Kind, Why, evidence_of, look_up, why
+from orchestrator.model import After
 from orchestrator.sightings import QueuedJob
 
 REASONS = [line.split()[:2] for line in (Path(__file__).parent / "job_reasons.txt").read_text().splitlines()[1:]]
@@ -147,6 +148,10 @@ def test_what_it_waits_behind() -> None:
     kind, sentence, helps = told("Dependency", behind=(("4", "RUNNING", None), ("5", "COMPLETING", 1000.0)), now=1600.0)
     assert sentence.startswith("job 5 before it is still ending for 10m") and "scontrol show job 5" in helps
     assert kind is Kind.BEHIND
+    awaited = {"train": After.FINISHED, "test": After.ENDED}
+    assert told("Dependency", behind=(("5", "RUNNING", None),), awaited=awaited)[1:] == (
+        "waits for train to finish, test to end", "`orch explain train`, `orch explain test` says how far that is")
+    assert "still ending" in told("Dependency", behind=(("5", "COMPLETING", 1.0),), awaited=awaited)[1]
 
 
 @pytest.mark.parametrize(("reason", "state", "code", "sentence"), [
