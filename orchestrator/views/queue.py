@@ -47,13 +47,13 @@ def _style(job: QueuedJob) -> Style:
 def _start(job: QueuedJob, view: View) -> str:
     if job.start_at is None:
         return ""
-    return ("~" if job.state == "PENDING" else "") + day_and_time(job.start_at, view.zone)[:-3]
+    return ("~" if job.state == "PENDING" else "") + day_and_time(job.start_at, view.zone, view.now)[:-3]
 
 
 def _why(job: QueuedJob, view: View, partitions: bool) -> str:
     where = f"{one_line(job.partition, 30)}: " if partitions else ""
     if job.state != "PENDING":
-        until = f" until {day_and_time(job.end_at, view.zone)[:-3]}" if job.end_at is not None else ""
+        until = f" until {day_and_time(job.end_at, view.zone, view.now)[:-3]}" if job.end_at is not None else ""
         return f"{where}on {one_line(job.nodes, 100)}{until}"
     behind = ", ".join(sorted(dependency_jobs(job.dependency), key=int))
     return where + (f"behind {behind}" if behind and job.reason == "Dependency" else reason_in_words(job.reason))

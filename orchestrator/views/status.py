@@ -158,7 +158,7 @@ def _head(whole: Whole, view: View) -> list[Line]:
     run, progress = whole.shown.run, whole.shown.progress
     word = state_word(run, whole.shown.jobs)
     every = f", checkpoint every {format_duration(progress.interval_s)}" if progress.interval_s is not None else ""
-    since = f" since {day_and_time(run.phase_since, view.zone)}" if run.phase != Phase.ACTIVE else ""
+    since = f" since {day_and_time(run.phase_since, view.zone, view.now)}" if run.phase != Phase.ACTIVE else ""
     lines: list[Line] = [(
         (run.spec.tag, "title"), (": ", ""), (word, STATES.get(word, "")),
         (f"{since}, profile {run.spec.profile.name}{every}", ""))]
@@ -191,7 +191,7 @@ def _progress_words(progress: Progress, view: View, *, live: bool) -> str:
     words += [f"loss {progress.loss:.4g}"] if progress.loss is not None else []
     words += [f"{progress.steps_per_s:.3g} steps/s"] if progress.steps_per_s else []
     if live and progress.done_at is not None:
-        words.append(f"{time_left(progress, view.now)} left (until {day_and_time(progress.done_at, view.zone)})")
+        words.append(f"{time_left(progress, view.now)} left (until {day_and_time(progress.done_at, view.zone, view.now)})")
     words += [f"memory {format_size(progress.memory_bytes)}"] if progress.memory_bytes is not None else []
     words += [f"GPU memory {format_size(progress.gpu_memory_bytes)}"] if progress.gpu_memory_bytes is not None else []
     return ", ".join(words)
@@ -201,11 +201,11 @@ def _waiting_line(whole: Whole, submission: Submission, view: View) -> str:
     jobs = whole.shown.jobs
     job, name = jobs.get(submission.id), f"next: attempt {submission.number}, job {submission.job_id or '?'}"
     if job is None:
-        return f"{name}, not seen in Slurm yet"
+        return name if whole.silent else f"{name}, not seen in Slurm yet"
     behind = ", ".join(sorted(dependency_jobs(job.dependency), key=int))
     words = job_in_words(whole.shown.run, submission, jobs)
     why = f" behind job {behind}" if behind and job.reason in ("", "Dependency") else f", {words}" if words else ""
-    guess = f", {start_in_words(job, day_and_time(job.start_at, view.zone))}" if job.start_at is not None else ""
+    guess = f", {start_in_words(job, day_and_time(job.start_at, view.zone, view.now))}" if job.start_at is not None else ""
     return f"{name}, {job.state.lower()}{why}" + (guess if job.state in WAITING_STATES else "")
 
 

@@ -237,6 +237,9 @@ def test_a_proof_that_is_not_there_is_said(run: Run, expected: str) -> None:
 
 def test_slurms_silence_is_said() -> None:
     assert "Slurm does not answer: down" in texts(run_lines(whole(silent="down"), view(161.5)))
+    waits = Whole(shown=Shown(run=run_of(queued(1))), saves={}, silent="down")
+    assert not any("not seen in Slurm" in line for line in texts(run_lines(waits, view(1)))), "nobody looked"
+    assert any("not seen in Slurm" in line for line in texts(run_lines(replace(waits, silent=None), view(1))))
 
 
 def test_a_low_terminal_shows_fewer_of_the_older_moments() -> None:

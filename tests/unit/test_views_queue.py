@@ -100,6 +100,13 @@ def test_the_list() -> None:
     assert ("vision/a", "title") in lines[1] and ("n", "") in lines[2]
 
 
+def test_a_year_from_now_is_written_with_its_year() -> None:
+    """Slurm calls a job without a limit one of 365 days."""
+    jobs = [queued_job("4", "RUNNING", start_at=60.0, end_at=60.0 + 365 * 86400, nodes="n1")]
+    [_, line] = queue_lines(jobs, REPOSITORY, View(now=90, zone=UTC))
+    assert plain(line).endswith("01-01 00:01  on n1 until 1971-01-01 00:01")
+
+
 def test_partitions_are_named_where_there_are_several() -> None:
     lines = queue_lines([queued_job("4"), queued_job("5", partition="cpu")], REPOSITORY, View(now=0))
     assert plain(lines[1]).endswith("gpu: other jobs come first (Priority)")
