@@ -39,7 +39,9 @@ def submit(
     from orchestrator.config.after import parse_option
     from orchestrator.control import submit as use
     from orchestrator.control.campaign import as_in_campaign, named
+    from orchestrator.control.checks import options_without_effect
     from orchestrator.control.publish import publish_state
+    from orchestrator.folders import job_dir
     from orchestrator.views.campaign import submitted_words
     from orchestrator.views.facts import how_to_go_on, run_as_json
 
@@ -54,6 +56,8 @@ def submit(
     known = use.known_already(ports, tag, again=again)
     if known is None:
         use.check_spec(ports, spec)
+        if words := options_without_effect(job_dir(ports.repository, tag) / "job.sh", spec.profile.name):
+            click.echo(f"orch: {words}", err=True)
     else:
         use.refuse_otherwise(known, spec, request)
     if dry_run:

@@ -61,6 +61,15 @@ def _check_shell(path: Path, text: str) -> None:
         raise ConfigError(f"{path}: has no command in it", hint="write the training's command as its last line")
 
 
+def options_without_effect(script: Path, profile: str) -> str:
+    """A warning where job.sh was an sbatch script once: Slurm reads the script that orch generates; '' where it was not."""
+    for number, line in enumerate(script.read_bytes().splitlines(), 1):
+        if line.startswith(b"#SBATCH"):
+            return (f'{script}:{number}: #SBATCH lines have no effect here; what Slurm is asked for stands in profile '
+                    f'"{profile}" of orch.yaml')
+    return ""
+
+
 def check_repository_path(repository: Path) -> None:
     if any(c in str(repository) for c in "\n\r\0"):
         raise UserError(f"the repository's path {str(repository)!r} holds a newline, which no batch script can carry")

@@ -15,6 +15,7 @@ from orchestrator.control.checks import (
     check_room,
     check_script,
     check_tag,
+    options_without_effect,
     run_validate,
 )
 from orchestrator.errors import OrchError, Refused, StorageError, UserError
@@ -92,6 +93,14 @@ def test_no_script_at_all(tmp_path: Path) -> None:
     (tmp_path / "job.sh").mkdir()
     with pytest.raises(UserError, match="does not exist"):
         check_script(tmp_path / "job.sh")
+
+
+def test_a_job_sh_that_was_an_sbatch_script_is_told_so(tmp_path: Path) -> None:
+    path = script(tmp_path, "#!/bin/bash\n\n#SBATCH --gres=gpu:1\n#SBATCH --signal=USR1@90\npython train.py\n")
+    check_script(path)
+    assert options_without_effect(path, "gpu").endswith(
+        'job.sh:3: #SBATCH lines have no effect here; what Slurm is asked for stands in profile "gpu" of orch.yaml')
+    assert options_without_effect(script(tmp_path, "#!/bin/bash\n# SBATCH is written by orch\npython a.py\n"), "gpu") == ""
 
 
 def test_the_template_has_no_command_yet(tmp_path: Path) -> None:
