@@ -116,8 +116,7 @@ class Watch:
         notice = read_notice(folder / "notice.json") if folder is not None else None
         if notice is not None:
             self._notice_reason = notice.reason
-            if notice.deadline is not None:
-                self._pace.deadline = notice.deadline
+            self._pace.deadline = notice.deadline       # None: sooner than the limit, and not known
             self._pace.stop(notice.reason)
         elif self._signals.seen:
             self._pace.stop("signal")

@@ -62,7 +62,8 @@ class Run:
 
     def notice(self, reason="limit", left_s=60.0):
         (self.attempt_dir / "notice.json").write_text(json.dumps(
-            {"at": self.clock.time(), "reason": reason, "deadline": self.clock.time() + left_s, "deliver": []}))
+            {"at": self.clock.time(), "reason": reason, "deliver": [],
+             "deadline": None if left_s is None else self.clock.time() + left_s}))
 
     def training(self, **keys):
         return Training(environ=self.environ, clock=self.clock, background=False, **keys)
@@ -157,6 +158,20 @@ def test_notice_save_stop(run):
     assert exit.value.code == 75
     assert run.events() == ["start", "first_step", "notice", "saving", "saved", "stopped"]
     assert run.lines()[2]["reason"] == "limit"
+
+
+def test_a_preemption_is_not_said_to_leave_time_until_the_limit(run, capsys):
+    run.environ["ORCH_DEADLINE"] = str(run.clock.time() + 1000)
+    with pytest.raises(SystemExit), run.training() as training:
+        training.step(1)
+        run.notice("preempt", left_s=None)
+        training._watch.poll()
+        assert training.deadline is None
+        run.notice("preempt", left_s=18.0)
+        training._watch.poll()
+        assert training.deadline == run.clock.time() + 18
+    assert [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("notice")] == [
+        "notice: preempt", "notice: preempt  18 s left"]
 
 
 def test_under_torchrun_a_stop_exits_0(run):
