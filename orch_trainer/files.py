@@ -108,12 +108,14 @@ def nobody_elses(folder: Path) -> bool:
 def is_disk_trouble(error: BaseException, folder: Path) -> bool:
     """Whether the storage is at fault: the error says so, or a small write into the same folder fails now.
 
-    The second question is for libraries that report a full disk without an errno (numpy's tofile) or as a
-    RuntimeError (torch.save).
+    Some libraries say it in words alone (safetensors), some without an errno (numpy's tofile) or as a RuntimeError
+    (torch.save): for these a write is tried.
     """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in DISK_ERRORS:
+            return True
+        if isinstance(seen, Exception) and any(os.strerror(number) in str(seen) for number in DISK_ERRORS):
             return True
         seen = seen.__cause__ or seen.__context__
     return isinstance(error, (OSError, RuntimeError)) and not _writable(folder)

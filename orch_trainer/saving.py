@@ -26,7 +26,7 @@ from orch_trainer.fence import Fence, Fenced
 from orch_trainer.lines import Lines
 from orch_trainer.pace import LOCAL, SHARED, Pace
 from orch_trainer.ranks import Rounds, Team
-from orch_trainer.save import FAILED, FENCED, FINE, Save
+from orch_trainer.save import FAILED, FENCED, FINE, TROUBLE, Save
 from orch_trainer.slowdown import Gauge
 from orch_trainer.telling import Teller, in_words
 
@@ -123,14 +123,15 @@ class Saver:
         """Whether the block's exception is dealt with. Raises what went wrong after the block, or on another rank."""
         save, around = saving.save, self._around
         assert save is not None
+        work, saving.work = saving.work, None           # with it goes the snapshot, once it is written
         try:
             grade = save.left(error)
             stall_s = save.written - save.began
             if grade == FINE and saving.background and not save.is_last and around.threads:
-                self._go_on(save, saving.work, stall_s)
+                self._go_on(save, work, stall_s)
             else:
                 if grade == FINE:
-                    grade = save.complete(saving.work, around.clock.time)
+                    grade = save.complete(work, around.clock.time)
                     if not saving.background:
                         stall_s = around.clock.monotonic() - save.began
                 self._over(save, grade, stall_s, background=saving.background)
@@ -201,6 +202,8 @@ class Saver:
             why = "failed on another rank" if save.error is None else in_words(save.error)
             around.tell.write("save_failed", "WARNING: no checkpoint of step {}: {}".format(save.step, why),
                               step=save.step, error=why)
+            if grade == TROUBLE:
+                save.error = None                       # its traceback keeps half-written files open, and so their space
             return
         around.pace.save_done(save.step, save.durable - save.began if background else stall_s, save.level)
         self._say_saved(save, stall_s, background, slowdown)

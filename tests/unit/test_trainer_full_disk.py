@@ -9,6 +9,7 @@ import pytest
 
 from orch_trainer import Training
 from orch_trainer.complete import complete_checkpoints, damage
+from orch_trainer.files import is_disk_trouble
 
 MB = 1 << 20
 
@@ -67,3 +68,45 @@ def test_a_full_disk_costs_one_checkpoint(small, tmp_path, background, everythin
     failed, = [line for line in lines if line["event"] == "save_failed"]
     assert (failed["step"], "No space left on device" in failed["error"]) == (2, True)
     assert lines[-1]["event"] == "finished"
+
+
+def test_a_library_that_says_so_in_words_alone(tmp_path):
+    class SafetensorError(Exception):
+        pass
+
+    said = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    assert is_disk_trouble(said, tmp_path)
+    assert not is_disk_trouble(SafetensorError("InvalidHeader"), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("background", [False, True])
+def test_the_space_of_a_torn_save_is_free_again(small, tmp_path, background):
+    """torch.save leaves its file open when the disk is full; the error's frames must not keep it so after that."""
+    class Writer:
+        def __init__(self, path):
+            self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+
+        def __del__(self):
+            os.close(self.descriptor)
+
+    def write(folder):
+        writer = Writer(folder / "state")
+        while True:
+            os.write(writer.descriptor, bytes(MB))
+
+    (tmp_path / "run" / "attempts" / "0001").mkdir(parents=True)
+    (tmp_path / "run" / "epoch").write_text("7")
+    environ = {"ORCH_RUN_DIR": str(tmp_path / "run"), "ORCH_EPOCH": "7", "ORCH_ATTEMPT": "1",
+               "ORCH_CHECKPOINT_DIR": str(small / "checkpoints")}
+    with Training(environ=environ, keep=1) as training:
+        training.step(1)
+        saving = training.saving(1, background=background)
+        with saving as folder:
+            if background:
+                saving.rest(lambda: write(folder))
+            else:
+                write(folder)
+        training._saver.wait()
+        assert os.statvfs(small).f_bavail * os.statvfs(small).f_frsize > 3 * MB, "while `saving` is still there"
+        training.finish({})
