@@ -207,7 +207,8 @@ def rule_in_words(run: Run, policy: Policy) -> str:
         parts.append(f"{_alike_without_progress(run)} in a row without a newer checkpoint, at most {retries} are retried")
     elif _rule(last).counted:
         parts.append(f"{misses} of at most {policy.endings_without_progress - 1} endings in a row without a newer checkpoint"
-                     if misses else "it made progress, so nothing counts against it")
+                     if misses else "it made progress, so nothing counts against it" if last.progressed
+                     else "nobody knows whether it made progress, so nothing counts against it")
     wait = backoff(run, policy)
     if wait is not None and retries != 0:
         parts.append(wait.why)

@@ -49,6 +49,10 @@ def test_a_rule_names_its_numbers(ending: str, words: str) -> None:
 def test_progress_takes_the_count_and_the_back_off_away() -> None:
     assert rule_in_words(after("crash", "crash", "crash", saves=True), POLICY).endswith(
         "it made progress, so nothing counts against it")
+    silent = replace(after("crash").attempts[0], checkpoint_step=None, last_step=None, resume_step=None, knows_orch=False,
+                     ended_at=1e6)
+    assert rule_in_words(replace(after("crash"), attempts=(silent,)), POLICY).endswith(
+        "nobody knows whether it made progress, so nothing counts against it")
 
 
 @pytest.mark.parametrize("ending", ["setup-failure", "no-result"])
