@@ -92,8 +92,11 @@ def test_the_space_of_a_torn_save_is_free_again(small, tmp_path, background):
 
     def write(folder):
         writer = Writer(folder / "state")
-        while True:
-            os.write(writer.descriptor, bytes(MB))
+        try:
+            while True:
+                os.write(writer.descriptor, bytes(MB))
+        except OSError:
+            raise RuntimeError("unexpected pos 576 vs 534") from None
 
     (tmp_path / "run" / "attempts" / "0001").mkdir(parents=True)
     (tmp_path / "run" / "epoch").write_text("7")
@@ -108,5 +111,7 @@ def test_the_space_of_a_torn_save_is_free_again(small, tmp_path, background):
             else:
                 write(folder)
         training._saver.wait()
+        lines = (tmp_path / "run" / "attempts" / "0001" / "trainer.jsonl").read_text()
+        assert "RuntimeError: unexpected pos 576 vs 534 (the disk is full or fails)" in lines
         assert os.statvfs(small).f_bavail * os.statvfs(small).f_frsize > 3 * MB, "while `saving` is still there"
         training.finish({})
