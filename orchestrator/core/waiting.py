@@ -307,7 +307,8 @@ def _behind(seen: Evidence, told: Why) -> Why:
                        helps=f"`scontrol show job {job_id}`, and `sinfo -R`, say where it hangs" if long else "")
     if seen.awaited:
         asked = ", ".join(f"`orch explain {tag}`" for tag in seen.awaited)
-        return Why(kind=told.kind, sentence=waits_for(seen.awaited), helps=f"{asked} says how far that is")
+        return Why(kind=told.kind, sentence=waits_for(seen.awaited),
+                   helps=f"{asked} {'says' if len(seen.awaited) == 1 else 'say'} how far that is")
     jobs = ", ".join(job_id for job_id, _, _ in seen.behind)
     return Why(kind=told.kind, sentence=f"waits for the end of job {jobs}") if jobs else told
 

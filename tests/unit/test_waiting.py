@@ -150,7 +150,7 @@ def test_what_it_waits_behind() -> None:
     assert kind is Kind.BEHIND
     awaited = {"train": After.FINISHED, "test": After.ENDED}
     assert told("Dependency", behind=(("5", "RUNNING", None),), awaited=awaited)[1:] == (
-        "waits for train to finish, test to end", "`orch explain train`, `orch explain test` says how far that is")
+        "waits for train to finish, test to end", "`orch explain train`, `orch explain test` say how far that is")
     assert "still ending" in told("Dependency", behind=(("5", "COMPLETING", 1.0),), awaited=awaited)[1]
 
 
