@@ -164,6 +164,8 @@ def test_a_preemption_is_not_said_to_leave_time_until_the_limit(run, capsys):
     run.environ["ORCH_DEADLINE"] = str(run.clock.time() + 1000)
     with pytest.raises(SystemExit), run.training() as training:
         training.step(1)
+        training._signals.seen = 15
+        training._watch.poll()
         run.notice("preempt", left_s=None)
         training._watch.poll()
         assert training.deadline is None
@@ -171,7 +173,7 @@ def test_a_preemption_is_not_said_to_leave_time_until_the_limit(run, capsys):
         training._watch.poll()
         assert training.deadline == run.clock.time() + 18
     assert [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("notice")] == [
-        "notice: preempt", "notice: preempt  18 s left"]
+        "notice: signal", "notice: preempt", "notice: preempt  18 s left"]
 
 
 def test_under_torchrun_a_stop_exits_0(run):
