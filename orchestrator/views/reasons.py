@@ -28,8 +28,14 @@ def why_in_words(told: Why, evidence: Evidence) -> str:
     return ("will never start like this: " if never else "") + _with_reason(told.sentence, evidence.reason)
 
 
+# Slurm's own sentence, which ours says word by word.
+_SAID_ALREADY = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
+
 def _with_reason(sentence: str, reason: str) -> str:
     shown = one_line(reason, 200)
+    if sentence and shown.replace("_", " ") == _SAID_ALREADY:
+        return sentence
     return f"{sentence} ({shown})" if sentence and shown else sentence or shown
 
 

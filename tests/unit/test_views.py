@@ -147,6 +147,8 @@ def test_a_waiting_run_says_what_it_waits_for() -> None:
     ("Resources", "waits for free resources (Resources)"),
     ("ReqNodeNotAvail, UnavailableNodes:d[001-032]",
      "nodes that it needs are down, drained or do not answer (ReqNodeNotAvail, UnavailableNodes:d[001-032])"),
+    ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+     "nodes that it needs are down, drained or reserved for jobs of partitions that come first"),
     ("Reservation x was deleted", "its reservation was deleted; Slurm holds it for that (Reservation x was deleted)"),
     ("QOSMaxSubmitJobPerUserLimit",
      "its user has as many jobs under its QOS as one may have (QOSMaxSubmitJobPerUserLimit)"),
