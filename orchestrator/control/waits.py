@@ -15,8 +15,8 @@ from orchestrator.control.ports import Ports, Snapshot, known_run, tags_with_run
 from orchestrator.core.estimates import Estimate, came_true, estimates, still_good
 from orchestrator.core.line import ahead_of
 from orchestrator.core.pending import Upstream, unmet
-from orchestrator.core.script import batch_script, dependency_jobs
-from orchestrator.core.waiting import Evidence, Kind, Why, evidence_of, look_up, why
+from orchestrator.core.script import batch_script, dependency_jobs, jobs_in_words
+from orchestrator.core.waiting import Evidence, Kind, Why, evidence_of, jobs_behind, look_up, why
 from orchestrator.errors import JournalError, Refused, SlurmError, StorageError, SubmissionRejected
 from orchestrator.model import Phase, Profile, Run, Submission
 from orchestrator.sightings import JobSeen
@@ -41,7 +41,7 @@ def why_it_waits(
     before = dependency_jobs(jobs[head.id].dependency)
     seen = replace(
         seen, now=ports.clock(), awaited={other.tag: other.condition for other in unmet(run, upstream)},
-        behind=tuple((job.job_id, job.state, job.end_at) for job in snapshot.jobs if job.job_id in before))
+        behind=jobs_behind(before, snapshot.jobs))
     if why(seen).kind not in _PLAIN:
         seen = _asked_after(ports, run.spec.profile, seen, snapshot)
     return why(seen), seen
@@ -92,7 +92,7 @@ def _in_line(run: Run, snapshot: Snapshot) -> tuple[Submission, JobSeen]:
         raise Refused(f"no job of {tag} waits for its turn", hint=f"`orch status {tag}` says what it does")
     if dependency_jobs(job.dependency):
         raise Refused(f"job {job.job_id} of {tag} waits for the end of job "
-                      f"{', '.join(sorted(dependency_jobs(job.dependency), key=int))}",
+                      f"{jobs_in_words(dependency_jobs(job.dependency))}",
                       hint="Slurm's estimates leave that out; ask again when that has ended")
     return head, job
 

@@ -10,6 +10,7 @@ import functools
 import re
 import shlex
 import zlib
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from orchestrator.model import EXIT_SETUP, Policy, RunSpec
@@ -53,13 +54,19 @@ def dependency(behind: tuple[str, ...]) -> str:
 
 
 def dependency_jobs(text: str) -> frozenset[str]:
-    """The job ids in a dependency, as we write it or as Slurm shows it (``afterany:7(unfulfilled)``)."""
+    """The job ids in a dependency, as we write it or as Slurm shows it (``afterany:7(unfulfilled)``). A task of an array is
+    ``8_2``; the whole of one, ``8_*`` by Slurm, is ``8``, as one asks for it."""
     ids: set[str] = set()
     for part in text.replace("?", ",").split(","):
         kind, colon, rest = part.partition(":")
         if colon and kind.startswith("after"):
-            ids.update(item.partition("(")[0].partition("+")[0] for item in rest.split(":"))
+            ids.update(item.partition("(")[0].partition("+")[0].removesuffix("_*") for item in rest.split(":"))
     return frozenset(ids)
+
+
+def jobs_in_words(ids: Iterable[str]) -> str:
+    """In the order of their numbers: ``8, 8_2, 10``; they are anybody's, so nothing is sure of their form."""
+    return ", ".join(sorted(ids, key=lambda name: [int(digits) for digits in re.findall(r"[0-9]+", name)]))
 
 
 def batch_script(

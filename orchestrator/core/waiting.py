@@ -9,13 +9,13 @@ shown as Slurm says it: a later release's, or a site's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
 from orchestrator.core.pending import waits_for
-from orchestrator.core.script import dependency_jobs
+from orchestrator.core.script import dependency_jobs, jobs_in_words
 from orchestrator.model import After, Run, Submission
 from orchestrator.sightings import JobSeen
 from orchestrator.states import ENDED_STATES, ENDING_STATES, WAITING_STATES, exit_code_words
@@ -214,7 +214,14 @@ def evidence_of(run: Run, submission: Submission, jobs: Mapping[str, JobSeen]) -
     return Evidence(
         reason=job.reason, state=job.state, exit_code=job.exit_code, tag=run.spec.tag, job_id=job.job_id,
         not_before=job.start_at, time_s=run.spec.profile.time_s, held_by_orch=submission.held,
-        behind=tuple(sorted((other.job_id, other.state, other.end_at) for other in jobs.values() if other.job_id in before)))
+        behind=jobs_behind(before, jobs.values()))
+
+
+def jobs_behind(before: Iterable[str], jobs: Iterable[JobSeen]) -> tuple[tuple[str, str, float | None], ...]:
+    """``Evidence.behind``: with state and end as far as they are seen; another program's jobs are not."""
+    seen = {job.job_id: job for job in jobs}
+    return tuple((job_id, seen[job_id].state, seen[job_id].end_at) if job_id in seen else (job_id, "", None)
+                 for job_id in sorted(before))
 
 
 def look_up(reason: str) -> tuple[Row, dict[str, str]] | None:
@@ -309,7 +316,7 @@ def _behind(seen: Evidence, told: Why) -> Why:
         asked = ", ".join(f"`orch explain {tag}`" for tag in seen.awaited)
         return Why(kind=told.kind, sentence=waits_for(seen.awaited),
                    helps=f"{asked} {'says' if len(seen.awaited) == 1 else 'say'} how far that is")
-    jobs = ", ".join(job_id for job_id, _, _ in seen.behind)
+    jobs = jobs_in_words(job_id for job_id, _, _ in seen.behind)
     return Why(kind=told.kind, sentence=f"waits for the end of job {jobs}") if jobs else told
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.core.line import in_order
-from orchestrator.core.script import dependency_jobs, parse_comment, repository_key
+from orchestrator.core.script import dependency_jobs, jobs_in_words, parse_comment, repository_key
 from orchestrator.sightings import QueuedJob
 from orchestrator.views.reasons import reason_in_words
 from orchestrator.views.status import View
@@ -55,7 +55,7 @@ def _why(job: QueuedJob, view: View, partitions: bool) -> str:
     if job.state != "PENDING":
         until = f" until {day_and_time(job.end_at, view.zone, view.now)[:-3]}" if job.end_at is not None else ""
         return f"{where}on {one_line(job.nodes, 100)}{until}"
-    behind = ", ".join(sorted(dependency_jobs(job.dependency), key=int))
+    behind = jobs_in_words(dependency_jobs(job.dependency))
     return where + (f"behind {behind}" if behind and job.reason == "Dependency" else reason_in_words(job.reason))
 
 

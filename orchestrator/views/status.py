@@ -9,7 +9,7 @@ from datetime import tzinfo
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.core.pending import as_written
 from orchestrator.core.reliability import Setting, restarts
-from orchestrator.core.script import dependency_jobs
+from orchestrator.core.script import dependency_jobs, jobs_in_words
 from orchestrator.model import Canary, Phase, Run, Submission
 from orchestrator.states import WAITING_STATES
 from orchestrator.units import format_duration, format_size
@@ -202,7 +202,7 @@ def _waiting_line(whole: Whole, submission: Submission, view: View) -> str:
     job, name = jobs.get(submission.id), f"next: attempt {submission.number}, job {submission.job_id or '?'}"
     if job is None:
         return name if whole.silent else f"{name}, not seen in Slurm yet"
-    behind = ", ".join(sorted(dependency_jobs(job.dependency), key=int))
+    behind = jobs_in_words(dependency_jobs(job.dependency))
     words = job_in_words(whole.shown.run, submission, jobs)
     why = f" behind job {behind}" if behind and job.reason in ("", "Dependency") else f", {words}" if words else ""
     guess = f", {start_in_words(job, day_and_time(job.start_at, view.zone, view.now))}" if job.start_at is not None else ""

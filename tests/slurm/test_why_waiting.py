@@ -207,6 +207,19 @@ def test_explain_says_so_when_it_can_never_start(slurm: Any, repository: Reposit
         repository.orch("cancel", "b", "--now")
 
 
+def test_a_run_may_wait_for_an_array_that_is_not_orchs(slurm: Any, repository: Repository) -> None:
+    """squeue calls the whole of an array 8_* where it is waited for, and one of its tasks 8_2."""
+    array = slurm.submit("sleep 300", "--array=1-3%1", "--time=5", "--mem=100")
+    slurm.submit("sleep 1", f"--dependency=afterany:{array}_2", "--time=5")
+    repository.orch("submit", "a", "--after", str(array))
+    assert f"waits for the end of job {array} (Dependency)" in repository.orch("explain", "a")
+    shown = repository.orch("queue")
+    assert f"behind {array}\n" in shown and f"behind {array}_2\n" in shown, shown
+    assert f"next: attempt 1, job {repository.status('a')['jobs'][0]['job_id']}, pending behind job {array}" in \
+        repository.orch("status", "a")
+    repository.orch("cancel", "a")
+
+
 def test_when_it_will_start(slurm: Any, repository: Repository) -> None:
     running = fill(slurm, minutes=5)
     repository.orch("submit", "a")

@@ -16,6 +16,7 @@ from orchestrator.core.script import (
     comment,
     dependency,
     dependency_jobs,
+    jobs_in_words,
     parse_comment,
     repository_key,
 )
@@ -107,9 +108,14 @@ def test_bash_reads_the_script_of_any_folder(tmp_path: Path, name: str) -> None:
     ("", set()), ("(null)", set()), ("singleton", set()), ("afterany:7,singleton", {"7"}), ("afterany:7:8", {"7", "8"}),
     ("afterany:7(unfulfilled),singleton(unfulfilled)", {"7"}), ("afterok:2(failed)", {"2"}), ("after:5+10", {"5"}),
     ("afterany:5?afterany:6", {"5", "6"}), ("afterany:7(unfulfilled),afterany:8(unfulfilled)", {"7", "8"}),
-    ("aftercorr:3_1(unfulfilled)", {"3_1"}), ("afternotok:9", {"9"}), ("expand:4", set())])
+    ("aftercorr:3_1(unfulfilled)", {"3_1"}), ("afterany:83_*(unfulfilled),singleton", {"83"}),
+    ("afternotok:9", {"9"}), ("expand:4", set())])
 def test_jobs_in_a_dependency(text: str, jobs: set[str]) -> None:
     assert dependency_jobs(text) == jobs
+
+
+def test_ids_that_are_no_numbers_have_an_order_too() -> None:
+    assert jobs_in_words({"10", "8_2", "8", "9_[1-10%2]", "x"}) == "x, 8, 8_2, 9_[1-10%2], 10"
 
 
 @given(st.lists(st.integers(1, 10**9).map(str), unique=True).map(tuple))

@@ -90,13 +90,15 @@ def test_the_list() -> None:
     jobs = [
         queued_job("4", "RUNNING", start_at=60.0, end_at=3600.0, nodes="n[1-2]", comment=f"orch/1:{OURS}:a:0001:x"),
         queued_job("5", "PENDING", start_at=3600.0),
-        queued_job("6", reason="Dependency", dependency="afterany:4(unfulfilled)")]
+        queued_job("6", reason="Dependency", dependency="afterany:4(unfulfilled)"),
+        queued_job("7", reason="Dependency", dependency="afterany:3_2(unfulfilled),afterok:2_*(unfulfilled)")]
     lines = queue_lines(jobs, REPOSITORY, View(now=0, zone=UTC))
     assert [plain(line) for line in lines] == [
         "PROJECT   #  JOB  USER  STATE    START         WHY",
         "vision/a     4    anna  running  01-01 00:01   on n[1-2] until 01-01 01:00",
         "n         1  5    anna  pending  ~01-01 01:00  other jobs come first (Priority)",
-        "n            6    anna  pending                behind 4"]
+        "n            6    anna  pending                behind 4",
+        "n            7    anna  pending                behind 2, 3_2"]
     assert ("vision/a", "title") in lines[1] and ("n", "") in lines[2]
 
 
