@@ -132,7 +132,7 @@ class Daemon:
         for sentence in told.lines:
             self.say("", sentence)
         self._say_once("notify", told.trouble)
-        self._guarded("ops/STATE.md", lambda: publish_state(self.ports, report))
+        self._guarded("ops/STATE.md", lambda: publish_state(self.ports, report, self.silent_since))
         return report
 
     def _pass(self) -> PassReport | None:

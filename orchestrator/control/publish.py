@@ -13,9 +13,9 @@ from orchestrator.views.facts import Progress, Shown, met_of
 from orchestrator.views.state import page_of, state_json, state_text
 
 
-def publish_state(ports: Ports, report: PassReport | None = None) -> None:
+def publish_state(ports: Ports, report: PassReport | None = None, silent_since: float | None = None) -> None:
     """Replace both files where their content changed, with what a pass has just seen. Without its report Slurm is asked,
-    where something waits in it."""
+    where something waits in it. ``silent_since``: since when Slurm does not answer, where the caller has seen it begin."""
     runs, errors = runs_now(ports.repository)
     snapshot = report.snapshot if report is not None else None
     if report is None and any(run.waiting for run in runs):
@@ -28,7 +28,7 @@ def publish_state(ports: Ports, report: PassReport | None = None) -> None:
         for run in runs]
     failed = [run.error for run in report.runs if run.error is not None] if report is not None else []
     troubles = list(dict.fromkeys(str(error) + (f" ({error.hint})" if error.hint else "") for error in [*errors, *failed]))
-    page = page_of(shown, troubles, snapshot.silent, ports.clock())
+    page = page_of(shown, troubles, snapshot.silent, ports.clock(), silent_since)
     folder = ports.repository / "ops"
     folder.mkdir(exist_ok=True)
     _replace_if_changed(folder / "STATE.md", state_text(page))

@@ -57,8 +57,11 @@ class Page:
     tail: str                          # how to go on
 
 
-def page_of(shown: Sequence[Shown], troubles: Sequence[str], silent: str | None, now: float) -> Page:
-    """What is to be said. ``troubles``: what could not be read or done; ``silent``: why Slurm does not answer."""
+def page_of(
+    shown: Sequence[Shown], troubles: Sequence[str], silent: str | None, now: float, silent_since: float | None = None,
+) -> Page:
+    """What is to be said. ``troubles``: what could not be read or done; ``silent``: why Slurm does not answer, and since when
+    it has not, as far as the caller knows."""
     held = sorted((s for s in shown if s.run.phase == Phase.HELD), key=_newest_first)
     going = sorted((s for s in shown if s.run.phase != Phase.HELD and not s.run.over), key=_submitted)
     running = [s for s in going if s.run.live is not None]
@@ -68,7 +71,7 @@ def page_of(shown: Sequence[Shown], troubles: Sequence[str], silent: str | None,
     finished = [s for s in over if s.run.phase == Phase.FINISHED]
     like = max(finished or shown, key=_submitted, default=None)  # nobody wants to begin from a run that is broken
     tail = HOW_TO_QUEUE.format(like=like.run.spec.tag if like is not None else "OLD")
-    first = _first(shown, held, waiting, len(ended), len(troubles), silent)
+    first = _first(shown, held, waiting, len(ended), len(troubles), _silence(silent, silent_since))
     whole_room = PAGE_AT_MOST - len(first) - sum(map(len, _trouble_lines(troubles))) - len(tail) - FRAME_AT_MOST
     groups, room = [], 0
     for title, runs, line, share in (
@@ -143,13 +146,18 @@ def _run_as_json(shown: Shown) -> dict[str, Any]:
 # --- the first line ---------------------------------------------------------------------------------------------------------
 
 
+def _silence(why: str | None, since: float | None) -> str:
+    if why is None:
+        return ""
+    when = f" since {minute_utc(since)}" if since is not None else ""
+    return f"**Slurm does not answer{when}** ({_code(why, 160)}): what follows is what was known before."
+
+
 def _first(
-    shown: Sequence[Shown], held: Sequence[Shown], waiting: Sequence[Shown], ended: int, troubles: int, silent: str | None,
+    shown: Sequence[Shown], held: Sequence[Shown], waiting: Sequence[Shown], ended: int, troubles: int, silence: str,
 ) -> str:
     """All that a reader must know, on one line."""
-    parts = []
-    if silent is not None:
-        parts.append(f"**Slurm does not answer** ({_code(silent, 160)}): what follows is what was known before.")
+    parts = [silence] if silence else []
     if troubles:
         parts.append(f"**{troubles} cannot be dealt with**: see Trouble.")
     if held:

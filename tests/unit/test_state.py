@@ -83,6 +83,8 @@ def test_a_held_run_whose_attempt_goes_on_leaves_no_gpu_idle() -> None:
 def test_silence_and_troubles_come_before_everything() -> None:
     line = first(named(HELD, "bad"), silent="no `answer`\n", troubles=["runs/b/journal.jsonl:2: not an event (repair it)"])
     assert line.startswith("**Slurm does not answer** (`no 'answer'`): what follows is what was known before. **1 cannot be")
+    since = page_of([], [], "down", 600.0, 540.0).first
+    assert since.startswith("**Slurm does not answer since 1970-01-01T00:09Z** (`down`)")
     assert line.index("cannot") < line.index("held")
 
 
