@@ -150,13 +150,15 @@ def _ask(ports: Ports, tag: str, event: str, refuse: Callable[[Run], None], **co
     """Catch up first, so that what is refused or done rests on what is so, not on what the last pass knew; then append."""
     require_run(ports.repository, tag)
     with journal.locked(folders.run_dir(ports.repository, tag), wait_s=LOCK_WAIT_S, clock=ports.clock) as locked:
-        catch_up(ports, tag, ask_slurm(ports), locked)
+        snapshot = ask_slurm(ports)
+        catch_up(ports, tag, snapshot, locked)
         run = require_run(ports.repository, tag)
         refuse(run)
         if run.over and event != "rollback":
             return run
         locked.append(event, **context)
-        snapshot = ask_slurm(ports)
+        if snapshot.silent is None:    # a person who waits is not made to wait for a second silence
+            snapshot = ask_slurm(ports)
         after = reconcile(ports, tag, snapshot, locked, lambda line: None)
     assert after is not None
     if snapshot.silent is not None:

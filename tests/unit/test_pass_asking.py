@@ -15,6 +15,7 @@ from orchestrator import folders
 from orchestrator.control.look import explain_run, look_at, look_at_all
 from orchestrator.control.passes import pass_over_all
 from orchestrator.control.ports import Ports, known_run, require_run, runs_now
+from orchestrator.control.requests import hold
 from orchestrator.core.observation import NodeSeen
 from orchestrator.core.script import comment
 from orchestrator.errors import SlurmUnreachable, StorageError
@@ -195,3 +196,11 @@ def test_a_run_is_known_with_the_length_of_its_journal(world: World) -> None:
     assert (run.over, longer) == (True, path.stat().st_size) and longer > length
     with pytest.raises(StorageError):
         known_run(world.repository, "b")
+
+
+def test_whoever_asks_for_a_hold_waits_for_one_silence_and_not_for_two(world: World) -> None:
+    world.run("a", queued(1, NOW - 9000.0))
+    world.slurm.deaf = {"jobs"}
+    with pytest.raises(SlurmUnreachable, match="recorded, and Slurm does not answer"):
+        hold(world.ports, "a")
+    assert world.slurm.calls == ["jobs"]
