@@ -202,7 +202,8 @@ class Saver:
             why = "failed on another rank" if save.error is None else in_words(save.error)
             if grade == TROUBLE and not isinstance(save.error, OSError):    # torch: "unexpected pos 576 vs 534"
                 why += " (the disk is full or fails)"
-            around.tell.write("save_failed", "WARNING: no checkpoint of step {}: {}".format(save.step, why),
+            where = "local " if save.level == LOCAL else ""
+            around.tell.write("save_failed", "WARNING: no {}checkpoint of step {}: {}".format(where, save.step, why),
                               step=save.step, error=why)
             if grade == TROUBLE:
                 save.error = None                       # its traceback keeps half-written files open, and so their space

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -93,6 +94,18 @@ def test_the_last_save_goes_to_the_shared_folder_and_what_lies_on_the_node_is_re
     assert left.value.code == 75
     assert run.steps() == ([], [16])
     assert os.listdir(run.local) == []
+
+
+def test_a_full_disk_of_the_node_is_called_so(run: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyError), run.training() as training:
+        train(run, training, range(1, 10))
+        run.clock.now += 1
+        training.step(10)
+        assert training.should_save()
+        with training.saving(10):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise KeyError
+    assert "WARNING: no local checkpoint of step 10: " in capsys.readouterr().out
 
 
 def test_a_finished_run_leaves_nothing_on_the_node(run: SimpleNamespace) -> None:
