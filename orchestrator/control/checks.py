@@ -132,6 +132,19 @@ def why_no_node(profile: Profile, here: Sequence[NodeOffer]) -> tuple[str, str]:
     return "", ""
 
 
+NAMES_AT_MOST = 4
+
+
+def out_of_service(here: Sequence[NodeOffer]) -> str:
+    """Nodes that take no jobs, and what was said of them: ``n1, n2 (drained: bad disk)``."""
+    out: dict[str, dict[str, None]] = {}
+    for offer in here:
+        if re.search(r"down|drain|fail|error|\*$", offer.state):
+            out.setdefault(offer.state + (f": {offer.reason}" if offer.reason else ""), {})[offer.node] = None
+    return "; ".join(", ".join([*names][:NAMES_AT_MOST]) + (f" and {len(names) - NAMES_AT_MOST} more"
+                     if len(names) > NAMES_AT_MOST else "") + f" ({words})" for words, names in out.items())
+
+
 def misfit(profile: Profile, offer: NodeOffer) -> list[str]:
     """What this node lacks for the profile, in words; [] if it fits."""
     lacks = []

@@ -52,7 +52,8 @@ def _asked_after(ports: Ports, profile: Profile, seen: Evidence, snapshot: Snaps
     try:
         here = checks.offered(profile, snapshot.answers.offers(ports.slurm))
         if here:
-            seen = replace(seen, cannot=checks.why_no_node(profile, here)[0], time_at_most_s=checks.longest_s(here))
+            seen = replace(seen, cannot=checks.why_no_node(profile, here)[0], time_at_most_s=checks.longest_s(here),
+                           out=checks.out_of_service(here))
         queue = ports.slurm.queue()
     except SlurmError:
         return seen

@@ -51,6 +51,7 @@ class Evidence:
     time_s: float | None = None        # its time limit
     time_at_most_s: float | None = None   # the partition's limit
     cannot: str = ""                   # why no node can ever hold it
+    out: str = ""                      # nodes of its partition that take no jobs, and why
     ahead: int | None = None           # jobs of its partition that come first
     own_running: int | None = None     # its user's jobs that run
     behind: tuple[tuple[str, str, float | None], ...] = ()   # jobs that it waits for: id, state, end
@@ -267,6 +268,8 @@ def _known_better(seen: Evidence, row: Row, told: Why) -> Why:
                    else _LESS.format(tag=seen.tag))
     if row.kind is Kind.HELD and seen.held_by_orch:
         return Why(kind=Kind.HELD, sentence="orch holds it, since its run is held", helps=f"`orch release {seen.tag}`")
+    if row.kind is Kind.SITE and seen.out and "`sinfo -R`" in told.helps:
+        return Why(kind=told.kind, sentence=told.sentence, helps=f"these nodes back in service: {seen.out}")
     better = _BETTER.get(row.begins)
     return better(seen, told) if better is not None else told
 

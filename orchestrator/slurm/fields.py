@@ -24,7 +24,7 @@ _JOB_FIELDS = ("JobID", "State", "Reason", "StartTime", "EndTime", "NodeList", "
 _QUEUE_FIELDS = ("JobArrayID", "UserName", "Partition", "State", "PriorityLong", "Reason", "NodeList", "Dependency",
                  "StartTime", "EndTime", "Name", "Comment")
 NOTHING = frozenset({"(null)", "N/A", "None", "n/a"})
-SINFO_FORMAT = UNIT.join(["%N", "%P", "%c", "%m", "%G", "%T", "%l"])
+SINFO_FORMAT = UNIT.join(["%N", "%P", "%c", "%m", "%G", "%T", "%l", "%E"])
 
 
 def jobs_option(mark: str) -> str:
@@ -77,17 +77,17 @@ def parse_queue(text: str, mark: str) -> list[QueuedJob]:
 
 
 def parse_sinfo(text: str) -> list[NodeOffer]:
-    """Nodes from ``sinfo --Node --format=SINFO_FORMAT``."""
+    """Nodes from ``sinfo --Node --format=SINFO_FORMAT``. The last value is an administrator's and may hold anything."""
     offers = []
     for line in text.splitlines():
-        values = [value.strip() for value in line.split(UNIT)]
-        if len(values) != 7 or not values[2].rstrip("+").isdigit():
+        values = [value.strip() for value in line.split(UNIT, 7)]
+        if len(values) != 8 or not values[2].rstrip("+").isdigit():
             continue
-        node, partition, cpus, memory, gres, state, limit = values
+        node, partition, cpus, memory, gres, state, limit, reason = values
         offers.append(NodeOffer(
             node=node, partition=partition.rstrip("*"), default=partition.endswith("*"), cpus=int(cpus.rstrip("+")),
             memory_bytes=int(re.sub(r"\D", "", memory) or 0) * 2**20, gres=_none(gres), state=state.lower(),
-            time_limit_s=time_limit_s(limit)))
+            time_limit_s=time_limit_s(limit), reason="" if reason == "none" else _none(reason)))
     return offers
 
 

@@ -28,6 +28,7 @@ class NodeOffer:
     gres: str
     state: str
     time_limit_s: float | None         # the partition's; None: no limit
+    reason: str = ""                   # why it was taken out of service, by whoever did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

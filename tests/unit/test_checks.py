@@ -16,6 +16,7 @@ from orchestrator.control.checks import (
     check_script,
     check_tag,
     options_without_effect,
+    out_of_service,
     run_validate,
 )
 from orchestrator.errors import OrchError, Refused, StorageError, UserError
@@ -108,6 +109,17 @@ def test_the_template_has_no_command_yet(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="has no command in it"):
         check_script(script(tmp_path, JOB_SH))
+
+
+def test_nodes_out_of_service() -> None:
+    def node(name: str, state: str, reason: str = "") -> NodeOffer:
+        return NodeOffer(node=name, partition="main", default=True, cpus=1, memory_bytes=1, gres="", state=state,
+                         time_limit_s=None, reason=reason)
+
+    assert out_of_service([node("n1", "idle"), node("n2", "mixed")]) == ""
+    assert out_of_service([node(f"n{number}", "drained", "bad disk") for number in range(6)] + [
+        node("n0", "drained", "bad disk"), node("n7", "down*"), node("n8", "idle*")]) == (
+        "n0, n1, n2, n3 and 2 more (drained: bad disk); n7 (down*); n8 (idle*)")
 
 
 # --- validate, room, path ---------------------------------------------------------------------------------------------------

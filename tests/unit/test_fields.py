@@ -163,13 +163,15 @@ def test_nodes_and_partitions() -> None:
     def line(*values: str) -> str:
         return UNIT.join(values) + "\n"
 
-    text = "welcome\n" + line("n1", "main*", "8", "4000", "gpu:2", "idle", "infinite") + line(
-        "n1", "low", "8+", "4000+", "(null)", "DOWN*", "1-00:00:00") + line("n2", "main*", "x", "1", "", "idle", "1:00")
+    text = "welcome\n" + line("n1", "main*", "8", "4000", "gpu:2", "idle", "infinite", "none") + line(
+        "n1", "low", "8+", "4000+", "(null)", "DOWN*", "1-00:00:00", f"Kill task|{UNIT}x\nfailed") + line(
+        "n2", "main*", "x", "1", "", "idle", "1:00", "none")
     first, second = parse_sinfo(text)
     assert (first.node, first.partition, first.default, first.cpus, first.memory_bytes, first.gres, first.time_limit_s) == (
         "n1", "main", True, 8, 4000 * 2**20, "gpu:2", None)
     assert (second.partition, second.default, second.cpus, second.gres, second.state, second.time_limit_s) == (
         "low", False, 8, "", "down*", 86400.0)
+    assert (first.reason, second.reason) == ("", "Kill task|\x1fx")
 
 
 def test_nodes_of_scontrol() -> None:

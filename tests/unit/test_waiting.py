@@ -136,6 +136,13 @@ def test_who_holds_it() -> None:
     assert told("job requeued in held state")[2] == "`scontrol release 7`"
 
 
+def test_nodes_that_are_out_are_named_with_what_was_said_of_them() -> None:
+    for reason in ("Nodes required for job are DOWN, DRAINED or reserved", "ReqNodeNotAvail, UnavailableNodes:n1"):
+        assert "sinfo -R" in told(reason)[2]
+        assert told(reason, out="n1 (drained: bad disk)")[2] == "these nodes back in service: n1 (drained: bad disk)"
+    assert told("Resources", out="n1 (down)") == told("Resources")
+
+
 def test_a_time_to_begin() -> None:
     assert told("BeginTime", not_before=1090.0, now=1000.0)[1] == "its time to begin comes in 1m30s"
     assert told("BeginTime", not_before=990.0, now=1000.0)[1] == "its time to begin has not come"
