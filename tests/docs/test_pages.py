@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import click
@@ -63,3 +64,10 @@ def test_the_structure_names_every_module() -> None:
             if name.startswith("__") or (path.is_dir() and folder):
                 continue
             assert name in words or any(w.endswith("*") and name.startswith(w[:-1]) for w in words), f"{folder}/{name}"
+
+
+def test_the_matrix_takes_no_option_for_a_release_of_debian() -> None:
+    asked, wrong = (subprocess.run([ROOT / "ops" / "matrix", option], capture_output=True, text=True, check=False)
+                    for option in ("--help", "--jobs"))
+    assert (asked.returncode, asked.stderr) == (0, "") and "ops/matrix forky" in asked.stdout
+    assert (wrong.returncode, wrong.stdout) == (2, "") and "--jobs is no release" in wrong.stderr
