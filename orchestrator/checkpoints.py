@@ -30,6 +30,7 @@ class Checkpoint:
     saved_at: float
     size_bytes: int
     epoch: int = 0                     # 0: not known, it is a framework's own
+    counts_steps: bool = True          # its number is one of steps, not of saves
 
 
 def complete_checkpoints(folder: Path, also: Iterable[Path] = ()) -> list[Checkpoint]:
@@ -55,7 +56,8 @@ def _with_marker(folder: Path, also: Iterable[Path] = ()) -> list[Checkpoint]:
 
 
 def _frameworks_own(found: layouts.Found) -> Checkpoint:
-    return Checkpoint(path=found.path, step=found.step, saved_at=found.saved_at, size_bytes=found.size_bytes)
+    return Checkpoint(path=found.path, step=found.step, saved_at=found.saved_at, size_bytes=found.size_bytes,
+                      counts_steps=found.counts_steps)
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:

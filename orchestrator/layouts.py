@@ -54,6 +54,11 @@ class Found:
     size_bytes: int
     framework: str
 
+    @property
+    def counts_steps(self) -> bool:
+        """Accelerate numbers the saves that it names by itself."""
+        return not self.path.name.startswith("checkpoint_")
+
 
 def newest_first(folder: Path) -> Iterator[Found]:
     """Complete checkpoints in this folder, each read when it is asked for."""

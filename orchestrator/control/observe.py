@@ -16,7 +16,7 @@ from orchestrator.checkpoints import Checkpoint, newest_complete
 from orchestrator.control.forgotten import CLOCKS_APART_S, with_accounts
 from orchestrator.control.ports import Answers, Ports, Snapshot, known_run
 from orchestrator.core.endings import SILENCE_UNTIL_NODE_ASKED_S, SILENCE_UNTIL_VANISHED_S, node_failure
-from orchestrator.core.measures import measure
+from orchestrator.core.measures import Measured, from_outside, measure
 from orchestrator.core.observation import AttemptSeen, Observation
 from orchestrator.core.pending import Upstream
 from orchestrator.core.recovery import last_unsettled, needs_offers
@@ -48,7 +48,7 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
         attempts=tuple(_doubted(ports, run, run_dir, attempt, jobs, snapshot.answers) for attempt in attempts),
         stood_down=stood_down,
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
-        measured=measure(_latest_lines(numbered, lines_of)),
+        measured=_measured(run, checkpoint, _latest_lines(numbered, lines_of)),
         others=snapshot.platform.others(repository, run.spec.tag, snapshot.asked_at), control=read_control(run_dir),
         lines={number: lines_of(folder) for number, folder in numbered} if run.canary in (Canary.WANTED, Canary.STOPPING)
         else {},
@@ -96,6 +96,16 @@ def _latest_lines(numbered: list[tuple[int, Path]], lines_of: LinesOf) -> list[L
         if len(found) == MEASURED_ATTEMPTS:
             break
     return found[::-1]
+
+
+def _measured(run: Run, checkpoint: Checkpoint | None, lines: list[Lines]) -> Measured:
+    """By the trainer's word, and from outside what it does not tell."""
+    told = measure(lines)
+    if told.step_s is not None or checkpoint is None:
+        return told
+    seen = from_outside(run.attempts, step=checkpoint.step, saved_at=checkpoint.saved_at, size_bytes=checkpoint.size_bytes)
+    return replace(told, size_bytes=told.size_bytes or seen.size_bytes,
+                   step_s=seen.step_s if checkpoint.counts_steps else None)
 
 
 def _other_slurm(ports: Ports, run: Run) -> str | None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.model import Attempt
+
 SAMPLES_AT_MOST = 50
 SLOWDOWN_AT_MOST = 1.0             # steps that stand still
 
@@ -64,6 +66,15 @@ def measure(attempts: Iterable[Sequence[dict[str, Any]]]) -> Measured:
         slowed_stall_s=spread(_slowed(usual, sigma)) if sigma is not None else None,
         size_bytes=_spread(usual, "size_bytes"), first_stall_s=_spread(first, "stall_s"),
         step_s=spread([1 / rate for rate in rates if isinstance(rate, (int, float)) and rate > 0]))
+
+
+def from_outside(attempts: Sequence[Attempt], *, step: int, saved_at: float, size_bytes: int) -> Measured:
+    """Of a trainer that tells no steps, by its newest checkpoint: its size, and the time of a step from its attempt's start
+    to that save, start-up and saves included. Two saves would tell more, and may be hours apart."""
+    wrote = next((attempt for attempt in reversed(attempts) if attempt.started_at < saved_at), None)
+    steps = step - (wrote.resume_step or 0) if wrote is not None else 0
+    return Measured(size_bytes=spread([size_bytes]),
+                    step_s=spread([(saved_at - wrote.started_at) / steps]) if wrote is not None and steps > 0 else None)
 
 
 def _slowed(saves: Sequence[dict[str, Any]], sigma: Spread) -> list[float]:
