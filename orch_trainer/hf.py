@@ -7,6 +7,7 @@ resume from. The Trainer writes its `checkpoint-N` as ever; that folder's conten
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -34,6 +35,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
         self._training: Training | None = None          # while the Trainer trains
         self._save: ContextManager[Path] | None = None  # begun here, ended once the Trainer has written
         self._folder = Path()
+        self._took_bytes = 0                            # by the latest save
         self._loss: Any = None
         self._metrics: dict[str, Any] = {}
 
@@ -90,6 +92,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
             for path in _written(args, state).iterdir():
                 shutil.move(str(path), str(self._folder / path.name))
             _written(args, state).rmdir()
+            self._took_bytes = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         save, self._save = self._save, None
         save.__exit__(None, None, None)
         self._leave_if_told(self._training)
@@ -106,11 +109,21 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
         self._leave_if_told(self._training)             # no time for a save
         control.should_save = not control.should_evaluate and self._training.should_save()
         if control.should_save and self._save is None:
+            if self._lacks_room(training=self._training, output=args.output_dir):
+                with self._training.saving(state.global_step):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), args.output_dir)     # told, and forgiven
+                control.should_save = False
+                return control
             if state.is_world_process_zero:
                 shutil.rmtree(str(_written(args, state)), ignore_errors=True)   # what an earlier attempt left half-written
             self._save = self._training.saving(state.global_step)
             self._folder = self._save.__enter__()
         return control
+
+    def _lacks_room(self, training: Training, output: str) -> bool:
+        """For a save like the one before, by rank 0's word. The Trainer would not outlive it."""
+        lacks = training._team.leads and self._took_bytes and shutil.disk_usage(output).free < self._took_bytes
+        return training._team.agree([int(bool(lacks))])[0] > 0
 
     def _leave_if_told(self, training: Training) -> None:
         if training.should_stop():
