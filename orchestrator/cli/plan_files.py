@@ -85,9 +85,8 @@ def read_catalog(path: Path | None) -> Catalog:
     file = document.convert(CatalogFile)
     offers: list[Offer] = []
     for index, entry in enumerate(file.classes):
-        if entry.throughput <= 0:
-            raise document.error(f"classes[{index}].class", f"{entry.throughput:g} is not more than nothing",
-                                 "write MB/s for each TiB, as 125")
+        _positive(document, f"classes[{index}].class", entry.throughput)
+        _each_positive(document, f"classes[{index}]", burst=entry.burst)
         for efa, offer in ((False, entry.without_efa), (True, entry.with_efa)):
             if offer is not None:
                 offers.append(_offer(document, f"classes[{index}].{'with_efa' if efa else 'without_efa'}", entry, offer, efa))
@@ -97,9 +96,9 @@ def read_catalog(path: Path | None) -> Catalog:
         name=file.name, region=file.region, price_date=file.price_date,
         efa_above_bytes_per_s=_positive(document, "efa_above_gb_per_s", file.efa_above_gb_per_s) * 1e9, offers=tuple(offers),
         without_efa=_limit(document, "client.without_efa", file.client.without_efa),
-        with_efa=_limit(document, "client.with_efa", file.client.with_efa), connections_gbps=file.connections,
-        instances={name: Interfaces(gbps=_positive(document, f"instances.{name}.gbps", entry.gbps), efa_gbps=entry.efa_gbps,
-                                    peak_gbps=entry.peak_gbps) for name, entry in file.instances.items()})
+        with_efa=_limit(document, "client.with_efa", file.client.with_efa),
+        connections_gbps={name: _positive(document, f"connections.{name}", gbps) for name, gbps in file.connections.items()},
+        instances={name: _interfaces(document, f"instances.{name}", entry) for name, entry in file.instances.items()})
 
 
 def _offer(document: Document, key: str, entry: ClassFile, offer: OfferFile, efa: bool) -> Offer:
@@ -112,8 +111,19 @@ def _offer(document: Document, key: str, entry: ClassFile, offer: OfferFile, efa
 
 
 def _limit(document: Document, key: str, file: LimitFile) -> ClientLimit:
-    return ClientLimit(gbps=_positive(document, f"{key}.gbps", file.gbps), gbps_per_server=file.gbps_per_server,
-                       server_gib=file.server_gib)
+    _each_positive(document, key, gbps=file.gbps, gbps_per_server=file.gbps_per_server, server_gib=file.server_gib)
+    return ClientLimit(gbps=file.gbps, gbps_per_server=file.gbps_per_server, server_gib=file.server_gib)
+
+
+def _interfaces(document: Document, key: str, file: InstanceFile) -> Interfaces:
+    _each_positive(document, key, gbps=file.gbps, efa_gbps=file.efa_gbps, peak_gbps=file.peak_gbps)
+    return Interfaces(gbps=file.gbps, efa_gbps=file.efa_gbps, peak_gbps=file.peak_gbps)
+
+
+def _each_positive(document: Document, key: str, **values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None:
+            _positive(document, f"{key}.{name}", value)
 
 
 def _positive(document: Document, key: str, value: float) -> float:

@@ -96,7 +96,8 @@ class Document:
         known = key
         while known not in self._lines and known:
             known = known.rpartition(".")[0]
-        return ConfigError(f"{self.path}:{self._lines.get(known, 1)}: {key}: {problem}", hint=remedy)
+        what = f"{key}: " if key else ""   # of the file as a whole there is no key
+        return ConfigError(f"{self.path}:{self._lines.get(known, 1)}: {what}{problem}", hint=remedy)
 
     def written(self, key: str) -> str:
         """A value as it was written: YAML makes 8 of 010, 1.1 of 1.10 and 45000 of 12:30:00."""

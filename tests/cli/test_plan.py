@@ -154,13 +154,20 @@ def test_a_catalogue_of_ones_own(orch: Orch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("old", "new", "problem"), [
     ("class: 50", "clas: 50", 'own.yaml:7: classes[0].clas: unknown key "clas"'),
     ("unit_gib: 100", "unit_gib: 0", "unit_gib"),
-    ("0.02}", "0.02, price: guessed}", '"guessed" is not known'), ("class: 50", "class: -1", "not more than nothing"),
+    ("0.02}", "0.02, price: guessed}", '"guessed" is not known'), ("class: 50", "class: -1", "classes[0].class: -1"),
+    ("class: 50", "class: .inf", "classes[0].class: inf"), ("class: 50", "class: .nan", "classes[0].class: nan"),
+    ("gbps: 25}", "gbps: 25, gbps_per_server: -5}", "client.without_efa.gbps_per_server: -5"),
+    ("gbps: 25}", "gbps: 25, server_gib: 0}", "client.without_efa.server_gib: 0"),
+    ("client:", "instances: {big: {gbps: 10, efa_gbps: -1}}\nclient:", "instances.big.efa_gbps: -1"),
+    ("client:", "connections: {default: .nan}\nclient:", "connections.default: nan"),
+    (OWN, "- 50", "own.yaml:1: must be keys"),
     ("    without_efa: {unit_gib: 100, usd_per_gib_month: 0.02}\n", "", "offers nothing"),
     ("gbps: 25", "gbps: fast", "gbps")])
 def test_a_catalogue_that_is_wrong(orch: Orch, tmp_path: Path, old: str, new: str, problem: str) -> None:
     (tmp_path / "own.yaml").write_text(OWN.replace(old, new))
     answer = orch("plan", "storage", *MODEL, "--write", "5m", "--mtbi", "200h", "--catalog", "own.yaml")
     assert answer.code == 2 and "own.yaml:" in answer.err and problem in answer.err and answer.out == "", answer
+    assert "Traceback" not in answer.err
 
 
 PLAN = """params: 124.45e9
