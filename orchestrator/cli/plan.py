@@ -19,6 +19,7 @@ from orchestrator.cli.plan_options import (
     mode_option,
     mtbi_option,
     require_m_above_c,
+    require_write_within,
     size_of,
     size_options,
 )
@@ -94,11 +95,9 @@ def _check(training: Training, write_s: float | None, lead_s: float | None) -> N
         raise UserError(f"--interval: {format_duration(training.interval_s)} is no longer than --stall "
                         f"{format_duration(training.stall_s)}, so nothing would be trained",
                         hint=f"the best one is {format_duration(training.young_s)}")
-    if training.write_s > training.interval_s:
-        shortest_s = math.ceil(training.stall_s + training.write_s)
-        raise UserError(f"--write: {format_duration(training.write_s)} is longer than the interval of "
-                        f"{format_duration(training.interval_s)}, so writes would pile up",
-                        hint=f"write --interval {format_duration(shortest_s)} or longer, or buy a faster write")
+    shortest_s = math.ceil(training.stall_s + training.write_s)
+    require_write_within(training.interval_s, training.write_s,
+                         f"write --interval {format_duration(shortest_s)} or longer, or buy a faster write")
     if lead_s is not None and training.limit_s is None:
         raise UserError("--lead: there is no --limit that it is a notice of", hint="write --limit 8h with it")
     if training.limit_s is None:

@@ -189,6 +189,7 @@ def read_plan(path: Path) -> Wanted:
     if job.limit_s is not None and job.limit_s <= final_save_s:
         raise document.error("limit", f"leaves no room for a final save, which takes up to {format_duration(final_save_s)}",
                              "write a longer limit, or a write_range that ends earlier")
+    _check_today(document, times["interval"], stall_s, times["write"])
     training = Training(stall_s=stall_s or range_s[0], mtbi_s=mtbi_s, restart_s=times["restart"] or 900.0,
                         limit_s=times["limit"], step_s=times["step_time"])
     return Wanted(
@@ -197,6 +198,15 @@ def read_plan(path: Path) -> Wanted:
         catalog=read_catalog(path.parent / file.catalog if file.catalog else None), write_range_s=range_s,
         today_interval_s=times["interval"], today_write_s=times["write"], restart_given=times["restart"] is not None,
         priced=price is not None)
+
+
+def _check_today(document: Document, interval_s: float | None, stall_s: float | None, write_s: float | None) -> None:
+    """An interval of today is one in which something is trained, and written before the next save."""
+    busy_s = max(stall_s or 0.0, write_s or 0.0)
+    if interval_s is not None and interval_s <= busy_s:
+        raise document.error("interval",
+                             f"{format_duration(interval_s)} is no longer than a save of {format_duration(busy_s)}",
+                             "write from the start of a save to the start of the next")
 
 
 def _time_s(document: Document, key: str, value: Quantity | None) -> float | None:

@@ -210,6 +210,12 @@ def require_m_above_c(mtbi_s: float, stall_s: float, stall_option: str = "--stal
                         hint="write M of the whole training, for example 200h; `orch plan mtbi` rescales a published one")
 
 
+def require_write_within(interval_s: float, write_s: float, remedy: str, option: str = "--write") -> None:
+    if write_s > interval_s:
+        raise UserError(f"{option}: {format_duration(write_s)} is longer than the interval of {format_duration(interval_s)}, "
+                        "so writes would pile up", hint=remedy)
+
+
 def write_of(mode: str, stall_s: float | None, write_s: float | None) -> tuple[float | None, float]:
     """(stall of an asynchronous save or None, time for the write). A synchronous save stands still for as long as it
     writes."""

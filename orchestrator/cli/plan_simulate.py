@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.plan_options import DURATION, Count, Duration, answer, json_option, mtbi_option, require_m_above_c
+from orchestrator.cli.plan_options import (
+    DURATION,
+    Count,
+    Duration,
+    answer,
+    json_option,
+    mtbi_option,
+    require_m_above_c,
+    require_write_within,
+)
 from orchestrator.errors import UserError
 from orchestrator.units import format_duration
 
@@ -41,6 +51,7 @@ def simulate(
     orch plan simulate --mtbi 200h --distribution weibull:0.7 --trials 100000
     orch plan simulate --mtbi 32h --stall 5m --policy young,exact,fixed:30m --trials 100000 --json
     """
+    from orchestrator.planner.interval import young_interval_s
     from orchestrator.planner.simulate import World
     from orchestrator.planner.simulate import simulate as run
     from orchestrator.views.plan import simulation_lines
@@ -56,6 +67,10 @@ def simulate(
     world = World(mtbi_s=mtbi_s, stall_s=stall_s, write_s=write_s or 0.0, restart_s=restart_s,
                   shape=_shape("--distribution", distribution), limit_s=limit_s)
     chosen = [_policy(name.strip(), world) for name in policies.split(",")]
+    for policy in chosen:
+        require_write_within(policy.interval_s or young_interval_s(stall_s, mtbi_s), world.write_s,
+                             f"with the policy {policy.name}; write a shorter one, or --policy fixed:"
+                             f"{format_duration(math.ceil(stall_s + world.write_s))}")
     # the same interruptions for every policy, so that differences are of policies
     results = [run(world, policy, trials=trials, rng=np.random.default_rng(seed)) for policy in chosen]
     answer(simulation_json(distribution, trials, seed, results), simulation_lines(world, distribution, results, seed),

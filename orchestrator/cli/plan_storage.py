@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from orchestrator.cli.plan_options import (
     mtbi_option,
     nodes_option,
     require_m_above_c,
+    require_write_within,
     size_of,
     size_options,
     write_of,
@@ -62,6 +64,7 @@ def storage(
     """
     from orchestrator.cli.plan_files import read_catalog
     from orchestrator.planner import tradeoff as money
+    from orchestrator.planner.interval import young_interval_s
     from orchestrator.planner.storage import required_throughput_bytes_per_s
     from orchestrator.views.plan_json import storage_json
     from orchestrator.views.plan_storage import storage_lines
@@ -69,6 +72,9 @@ def storage(
     size = size_of(params, bytes_per_param, weights, master, moments, frozen_params, nodes)
     stall_s, write_s = write_of(mode, stall_s, write_s)
     require_m_above_c(mtbi_s, stall_s or write_s, "--stall" if stall_s else "--write")
+    if stall_s is not None:
+        best_s = young_interval_s(stall_s, mtbi_s)
+        require_write_within(best_s, write_s, f"write --write {format_duration(math.floor(best_s))} or less")
     bought = _catalog(read_catalog(catalog), throughput_class)
     job = money.Job(size_bytes=size.size_bytes, nodes=nodes, mtbi_s=mtbi_s, keep=keep, stall_s=stall_s)
     choices = money.priced(bought, job, write_s, _instance(bought, instance))
@@ -200,6 +206,8 @@ def levels(
                           mtbi_s=mtbi_s, shared_share=shared_share)
     usd_per_year = HOURS_PER_YEAR * nodes * usd_per_h if usd_per_h is not None else None
     best = two.cheapest(options, usd_per_year)
+    require_write_within(best.levels.local_interval_s, local_write_s,
+                         "local copies are usable in seconds: write --local-write 30s", "--local-write")
     answer(levels_json(best, options), levels_lines(bought, size, local, options, best, shared_share, usd_per_year), as_json)
 
 

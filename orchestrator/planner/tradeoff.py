@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from orchestrator.planner import storage
-from orchestrator.planner.interval import Waste, expected_waste, young_interval_s
+from orchestrator.planner.interval import Waste, expected_waste, shortest_interval_s, young_interval_s
 from orchestrator.planner.stops import planned_waste
 from orchestrator.planner.storage import Catalog, FileSystem, Interfaces
 
@@ -60,8 +60,9 @@ class Plan:
 
     @property
     def interval_s(self) -> float:
-        """sqrt(2 C M)."""
-        return young_interval_s(self.stall_s, self.job.mtbi_s)
+        """sqrt(2 C M), no shorter than a write and its stall."""
+        free_s = young_interval_s(self.stall_s, self.job.mtbi_s)
+        return free_s if self.job.stall_s is None else max(free_s, shortest_interval_s(self.stall_s, self.write_s))
 
     @property
     def restart_s(self) -> float:

@@ -125,8 +125,10 @@ def run_lines(run: Run, values: Mapping[str, Value], best: Plan, in_force: Plan 
     lines += interval_lines(best, None, values["restart_s"].source == "assumed", "C + write, so that no write meets the next")
     if in_force is not None:
         now_s, extra = in_force.training.interval_s, in_force.waste_exact - best.waste_exact
-        lines.append(f"in force: every {duration(now_s)}, which wastes {percent(in_force.waste_exact)}, "
-                     f"{percent(max(0.0, extra))} more; `orch explain {run.spec.tag} --interval` says what binds it")
+        costs = ("while the save before is still being written" if in_force.overlap else
+                 f"which wastes {percent(in_force.waste_exact)}, {percent(max(0.0, extra))} more")
+        lines.append(f"in force: every {duration(now_s)}, {costs}; "
+                     f"`orch explain {run.spec.tag} --interval` says what binds it")
     lead_s = values["lead_s"].value or 0.0
     if lead_s < best.training.lead_needed_s:
         lines.append(f"warning: the lead of {duration(lead_s)} is shorter than a final save needs")

@@ -176,7 +176,7 @@ nodes: 32
 mtbi: 200h
 stall: 5s
 write: 20m
-interval: 15m
+interval: 25m
 gpu_hourly_usd: 142.416
 """
 
@@ -186,7 +186,7 @@ def test_report(orch: Orch, tmp_path: Path) -> None:
     found = orch("plan", "report", "plan.yaml", "-o", "plan.html", "--json").json
     assert found["optimum"]["total_usd"] == pytest.approx(261_001, abs=1) and found["page"] == "plan.html"
     page = (tmp_path / "plan.html").read_text()
-    assert page.count("<svg") == 4 and "today 15m" in page and "<script" not in page
+    assert page.count("<svg") == 4 and "today 25m" in page and "<script" not in page
     assert "plan.html" in orch("plan", "report", "plan.yaml", "-o", "plan.html").out
     nowhere = orch("plan", "report", "plan.yaml", "-o", "no/such/plan.html")
     assert nowhere.code == 2 and nowhere.err.startswith("orch: -o: there is no folder ") and nowhere.out == ""
@@ -201,6 +201,8 @@ def test_report(orch: Orch, tmp_path: Path) -> None:
     ("stall: 5s", "stall: 5s\nmode: sync", "leave stall out"), ("stall: 5s", "stall: 5s\nmode: asink", "async or sync"),
     ("stall: 5s", "stall: 5s\nwrite_range: 5m", "not a range"),
     ("stall: 5s", "stall: 5s\nlimit: 10m", "no room for a final save"),
+    ("interval: 25m", "interval: 15m", "interval: 15m is no longer than a save of 20m"),
+    ("interval: 25m\n", "interval: 4s\n", "interval: 4s is no longer than a save"),
     ("stall: 5s", "stall: 5s\nmaster: fp33", "is no format"), ("142.416", "-3", "not possible"),
     ("bytes_per_param: 14", "bytes_per_param: 14\nmaster: fp32", "say that already")])
 def test_a_plan_that_is_wrong(orch: Orch, tmp_path: Path, old: str, new: str, problem: str) -> None:
@@ -247,6 +249,7 @@ COPIES = ("replication", "--nodes", "32", "--node-mtbi", "6400h", "--rebuild", "
     ((*STORAGE, "--mode", "sync", "--stall", "5s"), "stands still", "--mode sync --write 60s"),
     ((*STORAGE, "--catalog", "gone.yaml"), "gone.yaml: No such file", ""),
     (STORAGE[:5] + STORAGE[7:], "--write is missing", "--write 5m"),
+    ((*STORAGE, "--write", "1h"), "--write: 1h is longer than the interval of 44m43s", "write --write 44m43s or less"),
     ((*TRADEOFF, "--gpu-hourly-usd", "100", "--write-range", "20m:30s"), "does not rise", "30s:20m"),
     ((*TRADEOFF, "--gpu-hourly-usd", "100", "--write-range", "5m"), "not a range", "30s:20m"),
     ((*TRADEOFF, "--gpu-hourly-usd", "0"), "not more than nothing", "142.416"),
@@ -265,7 +268,10 @@ COPIES = ("replication", "--nodes", "32", "--node-mtbi", "6400h", "--rebuild", "
     (("simulate", "--mtbi", "200h", "--policy", "fixed:3s"), "no longer than the stall", ""),
     (("simulate", "--mtbi", "200h", "--distribution", "weibull:nan"), "is not known", "weibull:0.7"),
     (("simulate", "--mtbi", "200h", "--trials", "1"), "too few", "100"), (("simulate", "--mtbi", "1s"), "below --stall", ""),
+    (("levels", "--params", "1e9", "--nodes", "4", "--mtbi", "200h", "--local-write", "1h"), "1h is longer than", "30s"),
     (("simulate", "--mtbi", "200h", "--limit", "4s"), "no room", "24h"),
+    (("simulate", "--mtbi", "200h", "--write", "1h"), "longer than the interval of 44m43s", "policy young"),
+    (("simulate", "--mtbi", "200h", "--write", "5m", "--policy", "exact,fixed:4m"), "interval of 4m", "--policy fixed:5m05s"),
     (("interval", "--stall", "5s"), "Missing option '--mtbi'", "`orch plan interval --help`"),
     (("interval", "--stal", "5s"), "No such option", "`orch plan interval --help`"),
     ((*SIZE, "--moments", "fp33"), "'fp33' is not one of", "`orch plan size --help`"),

@@ -123,6 +123,15 @@ def test_writes_that_are_longer_than_the_optimum_bind(orch: Orch, repository: Pa
     assert "checkpoint every 2h   C + write, so that no write meets the next" in words and "as given" not in words
 
 
+def test_an_interval_in_force_that_is_shorter_than_the_write_is_said(orch: Orch, repository: Path) -> None:
+    folder = make_run(repository, "a", [(50, "crash", "n1")], saves=SAVES)
+    with (folder / "journal.jsonl").open("a") as journal:
+        journal.write(json.dumps({"event": "interval", "t": time.time(), "interval_s": 30.0}) + "\n")
+    found = orch("plan", "run", "a").out
+    assert "in force: every 30s, while the save before is still being written; `orch explain a --interval`" in found
+    assert orch("plan", "run", "a", "--json").json["in_force"]["overlap"] is True
+
+
 def test_no_such_run(orch: Orch, repository: Path) -> None:
     answer = orch("plan", "run", "x")
     assert answer.code == 3 and 'no run "x"' in answer.err

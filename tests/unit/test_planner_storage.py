@@ -48,12 +48,20 @@ def test_the_articles_own_plans_priced_the_same_way() -> None:
 
 
 @pytest.mark.parametrize("job", [ASYNC, SYNC, replace(ASYNC, keep=9), replace(ASYNC, limit_s=86_400.0),
-                                 replace(SYNC, mtbi_s=M_S / 10)], ids=["async", "sync", "keep", "limit", "short"])
+                                 replace(SYNC, mtbi_s=M_S / 10), replace(ASYNC, mtbi_s=M_S / 100)],
+                         ids=["async", "sync", "keep", "limit", "short", "write longer than T*"])
 def test_no_write_time_on_a_fine_grid_is_better_than_the_best_candidate(job: Job) -> None:
     best = tradeoff.best(tradeoff.candidates(CATALOG, job, 30, 1200)).total_usd
     grid = [30 + 0.5 * i for i in range(2341)]
     least = min(tradeoff.cheapest_for(CATALOG, job, write_s).total_usd for write_s in grid)
     assert best <= least + 1e-6 and least < best * 1.02
+
+
+def test_no_write_meets_the_next() -> None:
+    """Where sqrt(2 C M) is shorter than a save takes to be written, C + write is best."""
+    short = tradeoff.cheapest_for(CATALOG, replace(ASYNC, mtbi_s=7200.0), 600)
+    assert short.interval_s == 605 and short.waste.rework == pytest.approx(605 / 14_400)
+    assert tradeoff.cheapest_for(CATALOG, replace(ASYNC, mtbi_s=7200.0), 60).interval_s == pytest.approx(268, abs=0.5)
 
 
 def test_parts_of_a_plan_add_up() -> None:
