@@ -159,9 +159,7 @@ def _policy(document: Document, file: ConfigFile) -> Policy:
         memory_factor=file.recovery.memory_factor, lead_factor=file.recovery.lead_factor,
         exclude_node_s=document.duration_s("recovery.exclude_node_for", file.recovery.exclude_node_for),
         exclude_share=file.recovery.exclude_share)
-    for name in ("memory_factor", "lead_factor"):
-        if getattr(file.recovery, name) < 1:
-            raise document.error(f"recovery.{name}", "is below 1", "write 1 for no change, or for example 1.5")
+    _check_recovery(document, policy)
     if file.successors_ahead not in (0, 1):
         raise document.error("successors_ahead", f"{file.successors_ahead} is not possible", "write 0 or 1")
     if interval is not None:
@@ -177,6 +175,21 @@ def _policy(document: Document, file: ConfigFile) -> Policy:
         checkpoint_local_interval_s=_seconds(document, "checkpoint.local_interval", file.checkpoint.local_interval))
     keep = _keep(document, file.checkpoint.keep)
     return replace(policy, checkpoints_kept=keep) if keep is not None else policy
+
+
+def _check_recovery(document: Document, policy: Policy) -> None:
+    for name, factor in (("memory_factor", policy.memory_factor), ("lead_factor", policy.lead_factor)):
+        if not 1 <= factor <= 100:     # .nan too
+            raise document.error(f"recovery.{name}", f"{factor:g} is not from 1 to 100",
+                                 "write 1 for no change, or for example 1.5")
+    if not 0 <= policy.exclude_share <= 1:
+        raise document.error("recovery.exclude_share", f"{policy.exclude_share:g} is no share", "write 0.25 for a quarter")
+    if policy.endings_without_progress < 1:
+        raise document.error("recovery.endings_without_progress", f"{policy.endings_without_progress} is below 1",
+                             "write 1 to hold the run at the first ending without progress")
+    if policy.backoff_s > policy.backoff_at_most_s:
+        raise document.error("recovery.backoff", "is longer than where it stops doubling",
+                             "write a longer backoff_at_most too (30m by default)")
 
 
 def _retries(document: Document, written: dict[str, int]) -> dict[Ending, int]:
