@@ -159,8 +159,9 @@ def mtbi(
         raise UserError("write either --mtbi or --period with --interruptions")
     if interruptions == 0:
         bound_h = record.at_least_h((period_s or mtbi_s or 0.0) / 3600) * nodes / to_nodes
-        raise UserError(f"--interruptions: a period without any says only that M is longer than {bound_h:.4g} h on "
-                        f"{to_nodes} nodes (95 %)", hint="plan with that bound as --mtbi, or wait for the first one")
+        raise UserError(f"--interruptions: a period without any says only that M is longer than "
+                        f"{hours(3600 * bound_h)} on {counted(to_nodes, 'node')} (95 %)",
+                        hint="plan with that bound as --mtbi, or wait for the first one")
     if period_s is not None:
         if interruptions is None:
             raise UserError("--interruptions is missing", hint="how many there were in --period")

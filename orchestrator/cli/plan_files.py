@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from orchestrator import catalog as shipped
-from orchestrator.cli.plan_options import FORMATS, NODES_AT_MOST, PARAMS, RANGE, Duration, size_of
+from orchestrator.cli.plan_options import FORMATS, FROZEN_PARAMS, NODES_AT_MOST, PARAMS, RANGE, Duration, size_of
 from orchestrator.config.document import Document, Quantity
 from orchestrator.errors import UserError
 from orchestrator.planner.plan import Training
@@ -217,7 +217,7 @@ def _time_s(document: Document, key: str, value: Quantity | None) -> float | Non
 
 def _size(document: Document, file: PlanFile) -> Size:
     params = _refusing(document, "params", lambda: PARAMS.parse(document.written("params")))
-    frozen = _refusing(document, "frozen_params", lambda: PARAMS.parse(document.written("frozen_params"))) \
+    frozen = _refusing(document, "frozen_params", lambda: FROZEN_PARAMS.parse(document.written("frozen_params"))) \
         if file.frozen_params is not None else None
     for key in ("weights", "master", "moments"):
         if getattr(file, key) is not None and getattr(file, key) not in FORMATS:

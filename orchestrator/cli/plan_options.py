@@ -49,7 +49,8 @@ class Duration(_Quantity):
 
     def parse(self, text: str) -> float:
         if text.startswith("-"):
-            raise ValueError(f'"{text}" is negative (write {text.lstrip("-") or "5s"})')
+            positive = text.lstrip("-")
+            raise ValueError(f'"{text}" is negative (write {positive if re.search("[a-z]", positive) else "for example 5s"})')
         seconds = parse_duration_s(text)
         if seconds <= 0:
             raise ValueError(f'"{text}" is no time at all (write for example 5s or 20m)')
@@ -62,19 +63,19 @@ _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 class Number(_Quantity):
-    """A number above 0, ``124.45e9`` or ``124.45B``, up to a bound."""
+    """A number above 0, ``124.45e9`` or ``124.45B``, up to a bound; or 0 where none is an answer."""
 
     name = "number"
 
-    def __init__(self, what: str, at_most: float, example: str) -> None:
-        self.what, self.at_most, self.example = what, at_most, example
+    def __init__(self, what: str, at_most: float, example: str, *, or_none: bool = False) -> None:
+        self.what, self.at_most, self.example, self.or_none = what, at_most, example, or_none
 
     def parse(self, text: str) -> float:
         match = re.fullmatch(r"([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([KMBTkmbt]?)", text.replace(",", "").replace("_", ""))
         if match is None:
             raise ValueError(f'"{text}" is not a number (write {self.example})')
         value = float(match.group(1)) * _SUFFIXES[match.group(2).upper()]
-        if value <= 0:
+        if value < 0 or (value == 0 and not self.or_none):
             raise ValueError(f"{text} is not more than nothing (write {self.example})")
         if value > self.at_most or not math.isfinite(value):
             raise ValueError(f"{text} is more {self.what} than there can be, at most {self.at_most:g} (write {self.example})")
@@ -147,6 +148,7 @@ class Range(_Quantity):
 DURATION = Duration()
 RANGE = Range()
 PARAMS = Number("parameters", PARAMS_AT_MOST, "124.45e9 or 7B")
+FROZEN_PARAMS = Number("parameters", PARAMS_AT_MOST, "1e9, or 0 for none", or_none=True)
 NODES = Count("nodes", 1, NODES_AT_MOST)
 KEEP = Count("generations", 2, 100_000, ": the newest may be half-written when the older one goes")
 
@@ -179,7 +181,8 @@ size_options = all_of(
     click.option("--weights", type=click.Choice(FORMATS[:-1]), help="Format of the weights.", show_default="bf16"),
     click.option("--master", type=click.Choice(FORMATS), help="Format of a second, exact copy of them.", show_default="fp32"),
     click.option("--moments", type=click.Choice(FORMATS), help="Format of Adam's two moments.", show_default="fp32"),
-    click.option("--frozen-params", type=PARAMS, metavar="N", help="Of them, those not trained: weights alone are kept."))
+    click.option("--frozen-params", type=FROZEN_PARAMS, metavar="N",
+                 help="Of them, those not trained: weights alone are kept."))
 
 
 def size_of(
@@ -188,10 +191,11 @@ def size_of(
 ) -> Size:
     """The size that those options mean. Raises UserError for ones that contradict each other."""
     from orchestrator.planner import size
+    from orchestrator.views.plan import people_count
 
     frozen = frozen_params or 0.0
     if frozen > params:
-        raise UserError(f"--frozen-params: {frozen:g} are more than --params {params:g}",
+        raise UserError(f"--frozen-params: {people_count(frozen)} are more than --params, {people_count(params)}",
                         hint="frozen ones are a part of them")
     if bytes_per_param is None:
         layout = size.layout(weights=weights or "bf16", master=master or "fp32", moments=moments or "fp32")
@@ -204,8 +208,10 @@ def size_of(
 
 
 def require_m_above_c(mtbi_s: float, stall_s: float, stall_option: str = "--stall") -> None:
+    from orchestrator.views.plan import hours
+
     if mtbi_s < stall_s:
-        raise UserError(f"--mtbi: {format_duration(mtbi_s)} is below {stall_option} {format_duration(stall_s)}, so hardly "
+        raise UserError(f"--mtbi: {hours(mtbi_s)} is below {stall_option} {format_duration(stall_s)}, so hardly "
                         "any save would ever be complete",
                         hint="write M of the whole training, for example 200h; `orch plan mtbi` rescales a published one")
 

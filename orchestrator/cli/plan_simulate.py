@@ -86,8 +86,9 @@ def _shape(option: str, text: str) -> float:
     except ValueError:
         shape = 0.0
     if not 0.1 <= shape <= 10:
+        exponential = "exponential, or " if option == "--distribution" else ""
         raise UserError(f'{option}: "{text}" is not known',
-                        hint="write exponential, or weibull:0.7 with a shape from 0.1 to 10")
+                        hint=f"write {exponential}weibull:0.7 with a shape from 0.1 to 10")
     return shape
 
 

@@ -129,9 +129,11 @@ def _warnings(training: Training, overlap: bool, first_order: float, exact: floa
         found.append(f"a write is not over when the next save begins: the shortest interval without overlap, and the best "
                      f"one then, is C + write = {shortest_s:.6g} s")
     if ratio > EXACT_MATTERS or first_order > FIRST_ORDER_OFF * exact:
-        why = f"C is {ratio:.2g} of M: " if ratio > EXACT_MATTERS else ""
+        why = f"C is {100 * ratio:.2g} % of M: " if ratio > EXACT_MATTERS else ""
         found.append(f"{why}the first order ({100 * first_order:,.2f} %) is off, believe the exact waste "
                      f"({100 * exact:.4g} %)")
+    if training.step_s is not None and training.step_s > training.interval_s:
+        found.append(f"a step of {training.step_s:.6g} s is longer than the interval: saves are a step apart, or more")
     if training.limit_s is not None and training.interval_s > training.limit_s - training.lead_needed_s:
         found.append("the interval is longer than the limit less the lead: the save before the limit is the only one")
     if training.limit_s is not None and training.restart_s + training.lead_needed_s > training.limit_s / 2:

@@ -68,13 +68,13 @@ def table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
 def interval_lines(plan: Plan, gain: ShapeGain | None, assumed: bool, fixed: str = "as given") -> list[str]:
     """``orch plan interval``; ``assumed``: nobody gave R; ``fixed``: why the interval is another than the best, if it is."""
     training = plan.training
-    steps = f" = {plan.interval_steps:,} steps" if plan.interval_steps is not None else ""
+    steps = f" = {counted(plan.interval_steps, 'step')}" if plan.interval_steps is not None else ""
     named = fixed if training.fixed_interval_s is not None else _formula(training)
     best_s = training.young_s
     lines = [f"checkpoint every {duration(training.interval_s)}{steps}   {named}"]
     if training.fixed_interval_s is not None:
         lines.append(f"the best would be {duration(best_s)}   {_formula(training)}")
-    lines += [f"with Daly's terms {duration(training.daly_s)}   sqrt(2CM) (1 + x/3 + x^2/9), x = sqrt(C/2M)", "",
+    lines += [f"with Daly's terms {duration(training.daly_s)}   {_daly(training)}", "",
               f"waste {percent(plan.waste_exact)} of all time, exactly; to first order {percent(plan.waste.total)}, made of"]
     durable = f"t = C + write = {duration(training.durable_s)}" if training.write_at_interval_s else "t = C"
     parts = [("stall", plan.waste.stall, "C / T"), ("rework", plan.waste.rework, "T / 2M"),
@@ -104,13 +104,19 @@ def _formula(training: Training) -> str:
     return f"T* = sqrt(2CM), {c}, {m}"
 
 
+def _daly(training: Training) -> str:
+    if training.stretch is not None:
+        return "T* (1 + x/3 + x^2/9), x = sqrt(C/2M / (1 + 2 phi))"
+    return "sqrt(2CM) (1 + x/3 + x^2/9), x = sqrt(C/2M)"
+
+
 def _assumed(restart: bool) -> str:
     return " (assumed)" if restart else ""
 
 
 def _gain_lines(gain: ShapeGain) -> list[str]:
     first = ", ".join(duration(value) for value in gain.first_intervals_s)
-    told = (f"about {gain.intervals_to_tell} interruptions tell this shape from an exponential"
+    told = (f"it takes about {counted(gain.intervals_to_tell, 'interruption')} to tell this shape from an exponential"
             if gain.intervals_to_tell is not None else "a shape of 1 is the exponential itself")
     return ["", f"with a Weibull shape of {gain.shape:g}, saving by the hazard wastes {percent(gain.waste_schedule)} instead "
                 f"of {percent(gain.waste_fixed)}: {percent(gain.gain)} of all time gained",

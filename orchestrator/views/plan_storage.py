@@ -41,7 +41,7 @@ def storage_lines(catalog: Catalog, size: Size, choices: Sequence[Priced], best:
             system.set_by, decimal(system.baseline_bytes_per_s, "B/s"),
             usd(system.monthly_usd) + ("*" if system.offer.price == "derived" else ""),
             duration(choice.plan.restart_s), percent(choice.plan.waste.total),
-            "cheapest" if choice is best else "one node cannot write so fast" if choice.client_limited else ""))
+            ", ".join(["cheapest"] * (choice is best) + ["one node cannot write so fast"] * choice.client_limited)))
     lines += table(rows, "rlrlrrrrl")
     lines += ["", f"a node writes {decimal(1e9 * need_gbps, 'bit/s')}   8 S / (N t_w)",
               f"capacity holds {plan.job.keep} generations and sustains W; T* = {duration(plan.interval_s)}, "
@@ -66,9 +66,10 @@ def tradeoff_lines(
     lines += table(cells, "rrrrrrrrl")
     lines += ["", f"best: {_named(best)}, {usd(best.total_usd)} USD a year, saves every "
                   f"{duration(best.interval_s)}, waste {percent(best.waste.total)}",
-              f"as good, within {FLAT:.0%}: writes of {duration(flat_s[0])} to {duration(flat_s[1])}",
+              f"as good, within {percent(FLAT)}: writes of {duration(flat_s[0])} to {duration(flat_s[1])}",
               f"counting standing GPUs and storage alone: {_named(stop_only)}, {usd(stop_only.stop_only_usd)} USD a year",
-              "standing C/T, lost work (T/2 + t + R)/M of the GPUs' price, R = 10m + S / baseline; storage the cheapest"]
+              f"standing C/T, lost work (T/2 + t + R)/M{' and planned stops' if job.limit_s is not None else ''} of the "
+              "GPUs' price, R = 10m + S / baseline; storage the cheapest"]
     return lines
 
 

@@ -125,6 +125,21 @@ def test_simulate(orch: Orch) -> None:
     assert "1,000 launches" in text and "least" in text
 
 
+def test_the_words_fit_the_numbers(orch: Orch) -> None:
+    """One step is no steps, Daly's terms are of the T* that is printed, and what binds is said of the cheapest too."""
+    long = orch("plan", "interval", "--stall", "5s", "--mtbi", "200h", "--step-time", "1h").out
+    assert "44m43s = 1 step " in long and "a step of 3600 s is longer than the interval" in long
+    assert "C is 10 % of M" in orch("plan", "interval", "--stall", "5s", "--mtbi", "50s").out
+    stretched = orch("plan", "interval", "--stall", "5s", "--mtbi", "200h", "--stretch", "100%").out
+    assert "25m50s   T* (1 + x/3 + x^2/9)" in stretched
+    all_trained = orch("plan", "size", *MODEL, "--frozen-params", "0", "--json").json
+    assert all_trained == orch("plan", "size", *MODEL, "--json").json
+    hasty = orch("plan", "storage", *MODEL, "--mtbi", "200h", "--write", "1ms").out
+    assert "cheapest, one node cannot write so fast" in hasty
+    limited = orch("plan", "tradeoff", *MODEL, "--mtbi", "200h", "--gpu-hourly-usd", "99", "--limit", "24h").out
+    assert "and planned stops of the GPUs' price" in limited and "within 2 %:" in limited
+
+
 # --- catalogues and reports ---------------------------------------------------------------------------------------------
 
 OWN = """
@@ -227,6 +242,8 @@ COPIES = ("replication", "--nodes", "32", "--node-mtbi", "6400h", "--rebuild", "
     (("interval", "--stall", "5", "--mtbi", "200h"), '--stall: "5" is not a duration', "add a unit: 5s, 5m or 5h"),
     (("interval", "--stall", "nan", "--mtbi", "200h"), "--stall", "write 90s"),
     (("interval", "--stall", "5s", "--mtbi", "inf"), "--mtbi", "write 90s"),
+    (("interval", "--stall", "-5s", "--mtbi", "200h"), '--stall: "-5s" is negative', "(write 5s)"),
+    (("interval", "--stall", "-5", "--mtbi", "200h"), '--stall: "-5" is negative', "(write for example 5s)"),
     (("interval", "--stall", "5s", "--mtbi", "9" * 400 + "h"), "3,000 years", "write for example"),
     (("interval", "--stall", "5s", "--mtbi", "2s"), "--mtbi: 2s is below --stall 5s", "200h"),
     (("interval", "--stall", "5s", "--mtbi", "1h", "--write", "30m"), "than the interval of 3m10s", "--interval 30m05s"),
@@ -240,7 +257,8 @@ COPIES = ("replication", "--nodes", "32", "--node-mtbi", "6400h", "--rebuild", "
     (("size", "--params", "1e30"), "--params: 1e30 is more parameters than there can be", "124.45e9"),
     (("size", "--params", "-1e9"), "not more than nothing", "124.45e9"),
     ((*SIZE, "--bytes-per-param", "nan"), "not a number", "14"),
-    ((*SIZE, "--frozen-params", "2e9"), "more than --params", "part"), ((*SIZE, "--nodes", "0"), "too few", "1 or more"),
+    ((*SIZE, "--frozen-params", "2e9"), "2 billion are more than --params, 1 billion", "part"),
+    ((*SIZE, "--nodes", "0"), "too few", "1 or more"),
     ((*SIZE, "--nodes", "1.5"), "not a whole number", ""),
     ((*SIZE, "--bytes-per-param", "14", "--master", "fp32"), "already", "either"),
     ((*STORAGE, "--keep", "1"), "--keep: 1 is too few", "2 or more"),
@@ -261,9 +279,13 @@ COPIES = ("replication", "--nodes", "32", "--node-mtbi", "6400h", "--rebuild", "
     (("mtbi", "--nodes", "3", "--to-nodes", "4"), "either --mtbi or --period", ""),
     (("mtbi", "--period", "54d", "--nodes", "3", "--to-nodes", "4"), "--interruptions is missing", ""),
     (("mtbi", "--period", "54d", "--interruptions", "0", "--nodes", "3", "--to-nodes", "3"), "longer than 432.6 h", "bound"),
+    (("mtbi", "--period", "54d", "--interruptions", "0", "--nodes", "2048", "--to-nodes", "1"),
+     "than 885,996 h on 1 node (", ""),
+    (("interval", "--stall", "300h", "--mtbi", "200h"), "--mtbi: 200 h is below --stall", ""),
     (("framework", "--interval", "1s", "--step-time", "2s"), "longer than --interval", "between two steps"),
     (("levels", "--params", "1e9", "--nodes", "4", "--mtbi", "200h", "--shared-share", "0"), "not above 0", "5%"),
     (("simulate", "--mtbi", "200h", "--policy", "old"), '"old" is not known', "young"),
+    (("simulate", "--mtbi", "200h", "--policy", "weibull:0"), "is not known", "write weibull:0.7 with"),
     (("simulate", "--mtbi", "200h", "--policy", "fixed:3"), "fixed:", "add a unit"),
     (("simulate", "--mtbi", "200h", "--policy", "fixed:3s"), "no longer than the stall", ""),
     (("simulate", "--mtbi", "200h", "--distribution", "weibull:nan"), "is not known", "weibull:0.7"),
