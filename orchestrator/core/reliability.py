@@ -17,6 +17,7 @@ from orchestrator.model import GOES_ON, INTERRUPTIONS, Attempt, Policy, Run
 from orchestrator.planner import exposure
 from orchestrator.planner.interval import Choice, Waste, choose_interval, daly_interval_s, excess_of, expected_waste
 from orchestrator.planner.pooled import Counted, Rate, TwoRates, two_rates
+from orchestrator.planner.stops import lead_needed_s
 
 # Until a save has been measured: soon enough to learn C, late enough to be past the start.
 FIRST_INTERVAL_S = 300.0
@@ -68,7 +69,14 @@ class Setting:
     measured: Measured
     restart_s: float
     waste: Waste | None                # None while C is not known
+    lead_s: float                      # the notice before the limit that this run's next submission gets
     levels: Levels | None = None       # of a run that saves to its node too; `choice` is then the shared level's
+
+    @property
+    def lead_needed_s(self) -> float | None:
+        """What a final save takes, one of the slowest tenth after one of the slowest steps; None: none was measured."""
+        step, durable = self.measured.step_s, self.measured.durable_s
+        return lead_needed_s(step_s=step.high if step else 0.0, stall_s=durable.high, write_s=0.0) if durable else None
 
     def as_event(self) -> dict[str, Any]:
         """For the journal: numbers, each with its unit, and where they come from."""
@@ -124,6 +132,7 @@ def setting(run: Run, measured: Measured, others: Counted, policy: Policy, now: 
         choice = both.shared
     waste = both.waste if both is not None else None
     return Setting(choice=choice, known=known, measured=measured, restart_s=restart_s, levels=both,
+                   lead_s=run.spec.profile.lead_s,
                    waste=waste or waste_of(choice.interval_s, measured, known, restart_s))
 
 

@@ -36,6 +36,10 @@ def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | Non
         lines.append(f"expected waste {percent(setting.waste.total)}: stalls {percent(setting.waste.stall)}, rework "
                      f"{percent(setting.waste.rework)}, not yet durable {percent(setting.waste.not_yet_durable)}, restarts "
                      + (percent(setting.waste.restart) if restarts.whole_s else "not measured yet"))
+    if setting.lead_needed_s is not None and setting.lead_needed_s > setting.lead_s:
+        lines.append(f"warning: a final save takes up to {format_duration(setting.lead_needed_s)} (step, save, 10s for the "
+                     f"exit), longer than the lead of {format_duration(setting.lead_s)}: lengthen `lead` in the profile, or "
+                     "the limit cuts it short")
     return lines + measured_lines(measured, restarts)
 
 

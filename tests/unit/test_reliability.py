@@ -159,6 +159,16 @@ def test_what_binds_is_said(stall_s: float, durable_s: float, bound: str) -> Non
     assert {"cap": "at_most", "optimum": "bound by nothing", "write time": "write time binds"}[bound] in words
 
 
+@pytest.mark.parametrize(("durable_s", "step_s", "needed"), [
+    (40.0, 10.0, None), (41.0, 10.0, "1m01s"), (20.0, 400.0, "7m10s")])
+def test_a_lead_that_no_final_save_fits_into_is_said(durable_s: float, step_s: float, needed: str | None) -> None:
+    """The profile's is a minute; the notice may come in the middle of a step."""
+    found = setting(run_of(), replace(measured(1.0, durable_s), step_s=took(step_s)), AUTO, 0.0)
+    said = [line for line in interval_lines(found, restarts(run_of()), 300.0) if line.startswith("warning")]
+    assert len(said) == (needed is not None)
+    assert needed is None or f"takes up to {needed} (step, save, 10s for the exit), longer than the lead of 1m" in said[0]
+
+
 def test_an_interval_by_hand_is_a_command() -> None:
     fixed = replace(AUTO, checkpoint_interval_s=77.0)
     assert worth_changing(300.0, setting(run_of(), measured(5.0), fixed, 0.0))
