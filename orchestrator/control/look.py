@@ -17,7 +17,7 @@ from orchestrator.control.ports import Ports, Snapshot, ask_slurm, require_run, 
 from orchestrator.control.waits import estimate, guesses_and_starts, why_it_waits
 from orchestrator.core import decide as do
 from orchestrator.core.fold import apply
-from orchestrator.core.news import news
+from orchestrator.core.news import begun, news
 from orchestrator.core.observation import Observation
 from orchestrator.core.recovery import rule_in_words
 from orchestrator.core.reliability import Setting, restarts, setting
@@ -52,6 +52,7 @@ def look_at(ports: Ports, tag: str, snapshot: Snapshot | None = None, run: Run |
     run = run or require_run(ports.repository, tag)
     snapshot = snapshot or ask_slurm(ports)
     run, seen, facts = _with_news(ports, run, snapshot)
+    run = begun(run, seen)
     return Look(run=run, jobs=jobs_of(run, snapshot.jobs), progress=progress_of(ports, run), silent=snapshot.silent,
                 setting=setting(run, seen.measured, seen.others, run.spec.policy(ports.policy), ports.clock()),
                 news=tuple(facts))

@@ -7,6 +7,7 @@ the first round that has anything; the caller appends it, folds, and asks again 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from orchestrator.core import canary
 from orchestrator.core.changing import done
@@ -207,6 +208,15 @@ def _first_step_at(record: AttemptSeen | None) -> float | None:
     return record.end.first_step_at if record.end is not None and record.end.first_step_at else record.first_step_at
 
 
+def begun(run: Run, seen: Observation) -> Run:
+    """With what live attempts have told of their start, which the journal gets with their end: R of the restart that led to
+    one is known from its first step on."""
+    records = {record.start.epoch: record for record in seen.attempts}
+    return replace(run, attempts=tuple(
+        replace(a, trainer_at=_trainer_at(records[a.epoch]), first_step_at=_first_step_at(records[a.epoch]))
+        if a.live and a.epoch in records else a for a in run.attempts))
+
+
 def _last_step(record: AttemptSeen | None) -> int | None:
     if record is None:
         return None
@@ -337,7 +347,7 @@ def _interval(run: Run, seen: Observation, policy: Policy, now: float) -> Iterat
     fixed_s = policy.checkpoint_interval_s if not policy.checkpoint_local else None
     if fixed_s is not None and run.interval_s == fixed_s and run.interval.get("ended") == ended:
         return                         # it is in force, and there is nothing to count anew
-    wanted = setting(run, seen.measured, seen.others, policy, now)
+    wanted = setting(begun(run, seen), seen.measured, seen.others, policy, now)
     if worth_changing(run.interval_s, wanted, run.local_interval_s):
         yield {"event": "interval", "ended": ended, **wanted.as_event()}
     elif run.interval.get("ended") != ended:  # M is counted again after every ending, also when the interval stays

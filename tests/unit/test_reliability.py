@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import SPEC, ended, event, job, queued, run_of, seen, started
+from builders import SPEC, attempt_seen, ended, event, job, queued, run_of, seen, started
 from hypothesis import given
 from hypothesis import strategies as st
 from test_decide import settle
 
 from orchestrator.core.measures import Measured, Spread, measure
+from orchestrator.core.news import begun, news
 from orchestrator.core.reliability import Setting, reliability, restarts, worth_changing
 from orchestrator.core.reliability import setting as setting_among
 from orchestrator.model import INTERRUPTIONS, Ending, Policy, Run
@@ -229,6 +230,19 @@ def test_restarts_are_split() -> None:
     found = restarts(run)
     parts = (found.whole_s, found.queue_s, found.start_s, found.load_s)
     assert [part.median for part in parts if part is not None] == [10, 3, 1, 6]
+
+
+def test_a_restart_is_known_from_the_first_step_behind_it() -> None:
+    """The journal gets that step with the attempt's end, which may be days away."""
+    run = run_of(queued(1), started(1, 0), ended(1, "crash", 100, first_step_at=5), queued(2), started(2, 103))
+    assert restarts(run).whole_s is None
+    loading, training = (begun(run, seen(attempts=(attempt_seen(2, trainer_at=104.0, first_step_at=at),)))
+                         for at in (None, 110.0))
+    assert restarts(loading).whole_s is None and restarts(begun(run, seen())).whole_s is None
+    assert restarts(training).whole_s == Spread(median=10, low=10, high=10, count=1)
+    told = attempt_seen(2, trainer_at=104.0, first_step_at=110.0)
+    facts = news(run, seen(job(2, "RUNNING"), attempts=(told,)), AUTO, 120.0)
+    assert [fact["restart_s"] for fact in facts if fact["event"] == "interval"] == [10]
 
 
 @pytest.mark.parametrize(("ending", "counted"), [
