@@ -90,9 +90,9 @@ def _seconds(value: Spread) -> str:
 
 
 def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float | None) -> list[str]:
-    """The sum, step by step."""
+    """What is so, and behind it the sum, step by step."""
     choice, measured = setting.choice, setting.measured
-    lines = [*_attempts(run), *_rates(setting.known)]
+    lines = [*interval_lines(setting, restarts, in_force_s), "", *_attempts(run), *_rates(setting.known)]
     if measured.stall_s is not None:
         slowed = ""
         if measured.slowdown is not None and measured.cost_s is not None:
@@ -100,10 +100,15 @@ def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float
                       f"{measured.cost_s.median:.4g} s; ")
         lines.append(f"C = {measured.stall_s.median:.4g} s, median of {measured.stall_s.count} saves; {slowed}"
                      f"T* = sqrt(2 C M) with Daly's terms = {choice.optimum_s:.6g} s")
+    if setting.waste is not None and setting.levels is None:
+        waste = setting.waste
+        lines.append(f"waste = C/T + T/2M + t/M + R/M = {waste.stall:.3g} + {waste.rework:.3g} + {waste.not_yet_durable:.3g} "
+                     f"+ {waste.restart:.3g} = {waste.total:.3g} at T = {choice.interval_s:.6g} s")
     lines.append(f"chosen {choice.interval_s:.6g} s ({choice.bound}); in force "
                  + (f"{in_force_s:.6g} s" if in_force_s is not None else "nothing yet")
-                 + "; it changes when that makes stalls and rework more than 1 % smaller")
-    return lines + interval_lines(setting, restarts, in_force_s)
+                 + ("" if choice.bound.startswith("fixed") else
+                    "; it changes when that makes stalls and rework more than 1 % smaller"))
+    return lines
 
 
 def _attempts(run: Run) -> list[str]:
@@ -124,12 +129,11 @@ def _rates(known: TwoRates) -> list[str]:
         _posterior("platform, all runs", "node-hours", known.platform_counted, known.platform_prior, known.platform)
         + f" per node-hour, on {nodes} {on:.6g} per hour",
         _posterior("own, live attempt until now", "hours", known.own_counted, known.own_prior, known.own) + " per hour",
-        f"M = 1 / ({on:.6g} + {known.own.mean:.6g}) = {known.mtbi_h:.6g} h; 95 % by the sum of both rates: {low:.6g} to "
-        f"{high:.6g} h",
-        f"the priors' {known.prior_weight:.3g} interruptions are {percent(known.prior_share)} of that rate"]
+        "each of them E[rate] = (a + n) / (b + E): a prior Gamma(a, b), and n interruptions counted in E",
+        f"M = 1 / ({on:.6g} + {known.own.mean:.6g}) = {known.mtbi_h:,.6g} h; 95 % by the sum of both rates: {low:,.6g} to "
+        f"{high:,.6g} h"]
 
 
 def _posterior(name: str, unit: str, seen: Counted, prior: Rate, after: Rate) -> str:
-    return (f"{name}: n = {seen.interruptions} in E = {seen.hours:.6g} {unit}, prior Gamma(a = {prior.shape:.4g}, b = "
-            f"{prior.hours:.6g} {unit}); E[rate] = (a + n) / (b + E) = {after.shape:.5g} / {after.hours:.6g} = "
+    return (f"{name}: ({prior.shape:.4g} + {seen.interruptions}) / ({prior.hours:,.6g} + {seen.hours:,.6g} {unit}) = "
             f"{after.mean:.4g}")

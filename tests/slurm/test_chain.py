@@ -269,7 +269,7 @@ def test_the_interval_is_measured_and_set_in_the_running_trainer(
         lines = repository.folder / "runs" / "measured" / "attempts" / "0001" / "trainer.jsonl"
         repository.until(lambda: lines.exists() and '"event": "interval"' in lines.read_text(), "a new interval")
         text = repository.orch("explain", "measured", "--interval")
-        assert "prior Gamma(a = 1.03" in text and "T* = sqrt(2 C M)" in text
+        assert "platform, all runs: (1.03 + 0) /" in text and "T* = sqrt(2 C M)" in text
         assert "M " in repository.orch("status", "measured") and "expected waste" in repository.orch("status", "measured")
         repository.until(lambda: repository.status("measured")["state"] == "finished", "measured to finish")
         told = [e for e in repository.journal("measured") if e["event"] == "interval"]

@@ -258,10 +258,15 @@ def test_the_sum_is_worked_out() -> None:
     found = setting(run, measured(0.5), AUTO, 1e9)
     text = "\n".join(worked_out(run, found, restarts(run), 300.0))
     for words in ("attempt 1: crash, counts as the run's own interruption", "limit-saved, counts as exposure only",
-                  "setup-failure, counts as nothing", "n = 0 in E = 20 node-hours, prior Gamma(a = 1.03, b = 4384",
-                  "n = 1 in E = 20 hours, prior Gamma(a = 0.2904, b = 137 hours)", "1.2904 / 157"):
+                  "setup-failure, counts as nothing", "(1.03 + 0) / (4,384 + 20 node-hours) = 0.0002338 per node-hour",
+                  "(0.2904 + 1) / (137 + 20 hours) = 0.008219 per hour", "E[rate] = (a + n) / (b + E)"):
         assert words in text
     assert f"M = 1 / ({found.known.platform.mean:.6g} + {found.known.own.mean:.6g}) = {found.known.mtbi_h:.6g} h" in text
+    assert found.waste is not None and "waste = C/T + T/2M + t/M + R/M = 0.000766 + 0.000766 + " in text
+    assert f"= {found.waste.total:.3g} at T = {found.choice.interval_s:.6g} s" in text
+    assert "it changes when" in text
+    by_hand = replace(AUTO, checkpoint_interval_s=60.0)
+    assert "it changes when" not in "".join(worked_out(run, setting(run, measured(0.5), by_hand, 1e9), restarts(run), 60.0))
 
 
 def test_the_event_holds_all_that_m_was_computed_from() -> None:
