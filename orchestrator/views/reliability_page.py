@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.planner.record import Record
 from orchestrator.views.interval import hours, plain
 from orchestrator.views.page import cards, heading, html_table, page, paragraph
-from orchestrator.views.plan import percent
+from orchestrator.views.plan import counted, percent
 from orchestrator.views.reliability import change_line, in_m, shape_line
 from orchestrator.views.svg import Axis, Line, decades_axis, intervals, linear_axis, plot
 
@@ -16,9 +16,10 @@ def reliability_page(record: Record) -> str:
     title = "Interruptions over all runs"
     known = record.by_nodes[-1].known
     body = [f"<h1>{title}</h1>", cards([
-        (str(record.interruptions), f"interruptions in {record.attempts} attempts"),
+        (f"{record.interruptions:,}",
+         f"interruption{'' if record.interruptions == 1 else 's'} in {counted(record.attempts, 'attempt')}"),
         (hours(record.hours), f"of running, {plain(record.node_hours)} node-hours"),
-        (hours(known.mtbi_h), f"M of a run on {known.nodes} node{'s' if known.nodes > 1 else ''}"),
+        (hours(known.mtbi_h), f"M of a run on {counted(known.nodes, 'node')}"),
         (percent(known.nodes * known.platform.mean / known.rate_per_h), "of that rate from the platform")])]
     body += [heading("M, and how well it is known"), paragraph(
         "The mean time between interruptions for each number of nodes, with its 95 % interval: the platform's rate per "
@@ -37,7 +38,7 @@ def _sentence(line: str) -> str:
 
 
 def _mtbi_picture(record: Record) -> str:
-    rows = [(f"{n.nodes} node{'s' if n.nodes > 1 else ''}", n.known.mtbi95_h[0], n.known.mtbi_h, n.known.mtbi95_h[1])
+    rows = [(counted(n.nodes, "node"), n.known.mtbi95_h[0], n.known.mtbi_h, n.known.mtbi95_h[1])
             for n in record.by_nodes]
     axis = decades_axis(min(row[1] for row in rows), max(row[3] for row in rows), "M in hours", lambda h: f"{h:,.3g}")
     return intervals("M and its interval for each number of nodes", axis, rows)
@@ -47,12 +48,12 @@ def _count_picture(record: Record) -> list[str]:
     total = len(record.places)
     if total < 2:
         return []
-    counted = [(0.0, 0.0), *((place, float(number)) for number, place in enumerate(record.places, 1)), (1.0, float(total))]
+    steps = [(0.0, 0.0), *((place, float(number)) for number, place in enumerate(record.places, 1)), (1.0, float(total))]
     x = Axis(low=0.0, high=1.0, label="share of all running, weighted with each run's rate", ticks=[0, 0.25, 0.5, 0.75, 1],
              text=lambda share: f"{share:.0%}")
     return [plot("Interruptions as time went by", x, linear_axis(total, "interruptions", lambda n: f"{n:g}"), [
         Line(points=[(0.0, 0.0), (1.0, float(total))], name="", colour=3),
-        Line(points=counted, name="", colour=1, steps=True)]),
+        Line(points=steps, name="", colour=1, steps=True)]),
         paragraph("Steps: counted. Straight line: one steady rate.", "quiet")]
 
 

@@ -177,6 +177,12 @@ def test_the_record_as_text_and_as_a_page(orch: Orch, repository: Path) -> None:
     assert "nan" not in answer.out.replace("finance", "") and "inf" not in answer.out
 
 
+def test_one_interruption_is_one(orch: Orch, repository: Path) -> None:
+    make_run(repository, "a", [(5, "crash", "n1")])
+    assert orch("reliability", "-o", "one.html").out.startswith("1 interruption in 5 h")
+    assert "interruption in 1 attempt<" in (repository / "one.html").read_text()
+
+
 def test_nothing_has_run(orch: Orch, repository: Path) -> None:
     assert orch("reliability").out == "nothing has run yet\n"
     assert orch("reliability", "--json").json == {"attempts": 0, "exposure_h": 0.0, "interruptions": 0}
