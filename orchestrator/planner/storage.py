@@ -156,12 +156,14 @@ def servers(catalog: Catalog, system: FileSystem) -> int | None:
 
 
 def client_cap_gbps(catalog: Catalog, system: FileSystem, instance: Interfaces | None = None) -> float:
-    """The most that one node can write: the client's limit, its connections to all servers, its own network interfaces."""
+    """The most that one node can write: the client's limit, its connections to all servers, its own network interfaces.
+    Where nobody says what goes to one server, it is what one TCP connection carries."""
     limit = catalog.with_efa if system.offer.efa else catalog.without_efa
     caps = [limit.gbps]
     count = servers(catalog, system)
-    if limit.gbps_per_server is not None and count is not None:
-        caps.append(count * limit.gbps_per_server)
+    per_server = limit.gbps_per_server or (None if system.offer.efa else catalog.connections_gbps.get("default"))
+    if per_server is not None and count is not None:
+        caps.append(count * per_server)
     if instance is not None:
         caps.append(instance.gbps if not system.offer.efa or instance.efa_gbps is None else instance.efa_gbps)
     return min(caps)

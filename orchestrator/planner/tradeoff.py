@@ -154,10 +154,15 @@ def write_time_by_calculus_s(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """One file system for a write time that is asked for, and whether a single node can write so fast."""
+    """One file system for a write time that is asked for, what a node then has to write and what it can at most."""
 
     plan: Plan
-    client_limited: bool
+    client_needs_gbps: float
+    client_cap_gbps: float
+
+    @property
+    def client_limited(self) -> bool:
+        return self.client_needs_gbps > self.client_cap_gbps
 
 
 def priced(catalog: Catalog, job: Job, write_s: float, instance: Interfaces | None = None) -> list[Priced]:
@@ -165,8 +170,8 @@ def priced(catalog: Catalog, job: Job, write_s: float, instance: Interfaces | No
     need_gbps = storage.client_need_gbps(job.size_bytes, job.nodes, write_s)
     systems = storage.choices(catalog, size_bytes=job.size_bytes, keep=job.keep,
                               throughput_bytes_per_s=job.size_bytes / write_s)
-    return [Priced(plan=Plan(job=job, write_s=write_s, system=system),
-                   client_limited=need_gbps > storage.client_cap_gbps(catalog, system, instance)) for system in systems]
+    return [Priced(plan=Plan(job=job, write_s=write_s, system=system), client_needs_gbps=need_gbps,
+                   client_cap_gbps=storage.client_cap_gbps(catalog, system, instance)) for system in systems]
 
 
 def cheapest(choices: Iterable[Priced]) -> Priced:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.planner.levels import Local, Option
 from orchestrator.planner.size import Size
-from orchestrator.planner.storage import Catalog, FileSystem, client_need_gbps, required_throughput_bytes_per_s
+from orchestrator.planner.storage import Catalog, FileSystem, required_throughput_bytes_per_s
 from orchestrator.planner.tradeoff import FLAT, Plan, Priced
 from orchestrator.views.plan import decimal, duration, people_count, percent, table, usd
 
@@ -30,7 +30,6 @@ def storage_lines(catalog: Catalog, size: Size, choices: Sequence[Priced], best:
     plan = best.plan
     kind = "asynchronously" if plan.job.stall_s is not None else "synchronously"
     required = required_throughput_bytes_per_s(size.size_bytes, plan.write_s)
-    need_gbps = client_need_gbps(size.size_bytes, size.nodes, plan.write_s)
     lines = [f"{_of(size)} written {kind} in {duration(plan.write_s)}: {decimal(required, 'B/s')}   W = S / t_w",
              catalog_line(catalog), ""]
     rows: list[tuple[str, ...]] = [("MB/s/TiB", "EFA", "GiB", "SET BY", "BASELINE", "USD/MONTH", "R", "WASTE", "")]
@@ -43,7 +42,8 @@ def storage_lines(catalog: Catalog, size: Size, choices: Sequence[Priced], best:
             duration(choice.plan.restart_s), percent(choice.plan.waste.total),
             ", ".join(["cheapest"] * (choice is best) + ["one node cannot write so fast"] * choice.client_limited)))
     lines += table(rows, "rlrlrrrrl")
-    lines += ["", f"a node writes {decimal(1e9 * need_gbps, 'bit/s')}   8 S / (N t_w)",
+    lines += ["", f"a node writes {decimal(1e9 * best.client_needs_gbps, 'bit/s')}   8 S / (N t_w); to the cheapest it can "
+                  f"write {decimal(1e9 * best.client_cap_gbps, 'bit/s')}",
               f"capacity holds {plan.job.keep} generations and sustains W; T* = {duration(plan.interval_s)}, "
               "R = 10m + S / baseline, waste to first order"]
     if all(choice.plan.system.offer.efa for choice in choices):

@@ -134,6 +134,8 @@ def test_the_words_fit_the_numbers(orch: Orch) -> None:
     assert "25m50s   T* (1 + x/3 + x^2/9)" in stretched
     all_trained = orch("plan", "size", *MODEL, "--frozen-params", "0", "--json").json
     assert all_trained == orch("plan", "size", *MODEL, "--json").json
+    usual = orch("plan", "storage", *MODEL, "--mtbi", "200h", "--write", "5m").out
+    assert "a node writes 1.45 Gbit/s   8 S / (N t_w); to the cheapest it can write 25 Gbit/s" in usual
     hasty = orch("plan", "storage", *MODEL, "--mtbi", "200h", "--write", "1ms").out
     assert "cheapest, one node cannot write so fast" in hasty
     limited = orch("plan", "tradeoff", *MODEL, "--mtbi", "200h", "--gpu-hourly-usd", "99", "--limit", "24h").out

@@ -97,6 +97,9 @@ def test_what_one_node_can_write() -> None:
     assert narrow[500].client_limited and not narrow[250].client_limited and not tradeoff.cheapest(choices).client_limited
     small = storage.client_cap_gbps(CATALOG, narrow[125].plan.system, CATALOG.instances["c6in.2xlarge"])
     assert small == 12.5
+    per_connection = replace(CATALOG, without_efa=replace(CATALOG.without_efa, gbps_per_server=None),
+                             connections_gbps={"default": 2.0})
+    assert storage.client_cap_gbps(per_connection, narrow[500].plan.system) == 5 * 2.0
 
 
 @pytest.mark.parametrize(("share", "rate", "extra_s", "t1", "t2", "waste", "alone"), [
