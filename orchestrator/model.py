@@ -216,6 +216,7 @@ class Attempt:
     host: str
     started_at: float
     resume_step: int | None = None
+    let_go: bool = False               # the run had been held behind the attempt before: a person let this one go on
     ended_at: float | None = None
     ended_sequence: int | None = None  # index of its ending in the journal
     ending: Ending | None = None

@@ -43,12 +43,13 @@ class Restarts:
 
 
 def restarts(run: Run) -> Restarts:
-    """Of all attempts that were followed by another, planned stops among them. After a cancel, a setup failure or an attempt
-    without a result the run waited for a person, and that time is none of R."""
+    """Of all attempts that were followed by another, planned stops among them. After a cancel, a setup failure, an attempt
+    without a result, or one at which the run was held it waited for a person, and that time is none of R."""
     if len(run.attempts) < 2:
         return Restarts()
     pairs = [(a, b) for a, b in zip(run.attempts, run.attempts[1:], strict=False)
-             if a.ended_at is not None and b.first_step_at is not None and a.ending in INTERRUPTIONS | GOES_ON]
+             if a.ended_at is not None and b.first_step_at is not None and a.ending in INTERRUPTIONS | GOES_ON
+             and not b.let_go]
     return Restarts(
         whole_s=spread([_between(a.ended_at, b.first_step_at) for a, b in pairs]),
         queue_s=spread([_between(a.ended_at, b.started_at) for a, b in pairs]),

@@ -253,6 +253,16 @@ def test_waiting_for_a_person_is_no_restart_time(ending: str, counted: bool) -> 
     assert (restarts(run).whole_s is not None) == counted
 
 
+def test_a_night_in_which_a_run_was_held_is_no_restart_time() -> None:
+    crashed = [queued(1), started(1, 0), ended(1, "crash", 100, first_step_at=5)]
+    again = [queued(2, 30_000), started(2, 30_001), ended(2, "crash", 30_100, trainer_at=30_002, first_step_at=30_003),
+             queued(3), started(3, 30_104), ended(3, "finished", 30_200, trainer_at=30_105, first_step_at=30_107)]
+    held = [event("held", 101, by="orch", reason="no progress"), event("released", 29_000)]
+    whole = restarts(run_of(*crashed, *held, *again)).whole_s
+    assert whole == Spread(median=7, low=7, high=7, count=1)
+    assert restarts(run_of(*crashed, *again)).whole_s == Spread(median=14_955, low=7, high=29_903, count=2)
+
+
 def test_the_sum_is_worked_out() -> None:
     run = history("crash", "limit-saved", "setup-failure")
     found = setting(run, measured(0.5), AUTO, 1e9)
