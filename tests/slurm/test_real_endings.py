@@ -81,6 +81,9 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "limit-unsaved": ("limit", {"STEPS": 200, "DO": "100:hang"}),
     "preempted-saved": ("low", {"STEPS": 300, "DO": "50:slow"}),
     "preempted-unsaved": ("low", {"STEPS": 200, "DO": "100:hang"}),
+    "unsaved-requeue": ("relow", {"STEPS": 200, "DO": "100:hang"}),
+    "unsaved-no-grace": ("no-grace", {"STEPS": 200, "DO": "100:hang"}),
+    "unsaved-re-no-grace": ("re-no-grace", {"STEPS": 200, "DO": "100:hang"}),
     "preempted-requeue": ("relow", {"STEPS": 300, "DO": "50:slow"}),
     "preempted-no-grace": ("no-grace", {"STEPS": 300, "DO": "50:slow"}),
     "preempted-re-no-grace": ("re-no-grace", {"STEPS": 300, "DO": "50:slow"}),
@@ -151,8 +154,9 @@ def submit_with_a_python_that_goes(made: Repository) -> None:
 
 
 def preempt(made: Repository) -> None:
-    """Jobs that take the whole nodes of the low ones, one of which is stuck in a step by then."""
-    made.until(lambda: (run_dir(made, "preempted-unsaved") / "did-100").exists(), "preempted-unsaved to be stuck")
+    """Jobs that take the whole nodes of the low ones, one on each of which is stuck in a step by then."""
+    for tag in ("preempted-unsaved", "unsaved-requeue", "unsaved-no-grace", "unsaved-re-no-grace"):
+        made.until(lambda tag=tag: (run_dir(made, tag) / "did-100").exists(), f"{tag} to be stuck")
     for tag in ("preempted-saved", "preempted-requeue", "preempted-no-grace", "preempted-re-no-grace"):
         made.until(lambda tag=tag: trained(made, tag), f"{tag} to train")
     for node in ("n2", "n3", "n4", "n5"):
@@ -235,6 +239,9 @@ def attempts_of(made: Repository, tag: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("tag", "endings"), [
     ("preempted-saved", ["preempted-saved", "finished"]),
     ("preempted-unsaved", ["preempted-unsaved", "finished"]),
+    ("unsaved-requeue", ["preempted-unsaved", "finished"]),
+    ("unsaved-no-grace", ["preempted-unsaved", "finished"]),
+    ("unsaved-re-no-grace", ["preempted-unsaved", "finished"]),
     ("crash", ["crash", "finished"]),
     ("limit-saved", ["limit-saved", "finished"]),
     ("limit-unsaved", ["limit-unsaved", "finished"]),
