@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.core.levels import FIRST_LOCAL_S, Levels, levels
+from orchestrator.core.levels import FIRST_LOCAL_S, Levels, extra_stall_s, levels
 from orchestrator.core.measures import Measured, Spread, spread
 from orchestrator.model import GOES_ON, INTERRUPTIONS, Attempt, Policy, Run
 from orchestrator.planner import exposure
@@ -148,25 +148,37 @@ def waste_of(interval_s: float, measured: Measured, known: TwoRates, restart_s: 
 def worth_changing(present_s: float | None, wanted: Setting, present_local_s: float | None = None) -> bool:
     """Whether the new intervals are to be taken. Without a measured C there is only the first one; a fixed one is a
     command."""
-    if wanted.levels is not None and _local_worth_changing(present_local_s, wanted.levels.local.interval_s):
+    both, mtbi_s = wanted.levels, wanted.known.mtbi_h * 3600
+    if both is not None and _local_worth_changing(present_local_s, wanted, both, mtbi_s):
         return True
-    new_s, stall = wanted.choice.interval_s, wanted.measured.cost_s
     if present_s is None or wanted.choice.bound.startswith("fixed"):
-        return present_s != new_s
+        return present_s != wanted.choice.interval_s
+    if both is not None and both.shared is not None:
+        return _better(present_s, wanted.choice, extra_stall_s(wanted.measured), mtbi_s / both.elsewhere)
+    return _better(present_s, wanted.choice, wanted.measured.cost_s, mtbi_s)
+
+
+def _local_worth_changing(present_s: float | None, wanted: Setting, both: Levels, mtbi_s: float) -> bool:
+    local, stall = both.local, wanted.measured.local_stall_s
+    if present_s is None or local.bound.startswith("fixed"):
+        return present_s != local.interval_s
+    if both.all_shared:                # what goes to the node meanwhile costs and helps nobody
+        return present_s < min(local.interval_s, wanted.choice.interval_s)
+    if stall is None:
+        return excess_of(present_s / local.interval_s) > WORTH_A_CHANGE
+    return _better(present_s, local, stall, mtbi_s / (1 - both.elsewhere))
+
+
+def _better(present_s: float, choice: Choice, stall: Spread | None, mtbi_s: float) -> bool:
+    """Whether it makes stalls and rework so much smaller, the C being what is kindest to the present interval."""
     if stall is None:
         return False
-    if present_s > new_s and wanted.choice.bound in ("cap", "segment"):
+    if present_s > choice.interval_s and choice.bound in ("cap", "segment"):
         return True                    # a bound is a promise, whatever it costs
-    mtbi_s = wanted.known.mtbi_h * 3600
     likely_s = _most_favourable_stall_s(present_s, stall, mtbi_s)
     old, new = (expected_waste(interval_s, stall_s=likely_s, mtbi_s=mtbi_s, durable_s=0.0, restart_s=0.0).of_interval
-                for interval_s in (present_s, new_s))
+                for interval_s in (present_s, choice.interval_s))
     return old - new > WORTH_A_CHANGE * old
-
-
-def _local_worth_changing(present_s: float | None, new_s: float) -> bool:
-    """By the part of the waste that the local interval decides, as if the new one were the optimum."""
-    return present_s is None or excess_of(present_s / new_s) > WORTH_A_CHANGE
 
 
 def _most_favourable_stall_s(present_s: float, stall: Spread, mtbi_s: float) -> float:

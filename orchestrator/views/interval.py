@@ -30,7 +30,8 @@ def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | Non
         lines.append(f"checkpoint every {format_duration(in_force_s)}{steps}; {_bound(setting)}")
     if setting.levels is not None:
         local, elsewhere = setting.levels.local, setting.levels.elsewhere
-        lines.append(f"to the node every {format_duration(local.interval_s)} ({local.bound}); {percent(elsewhere)} of the "
+        lines.append("no save goes to the node: its interval would be no shorter" if setting.levels.all_shared else
+                     f"to the node every {format_duration(local.interval_s)} ({local.bound}); {percent(elsewhere)} of the "
                      "interruptions are taken to need the shared one")
     if setting.waste is not None:
         lines.append(f"expected waste {percent(setting.waste.total)}: stalls {percent(setting.waste.stall)}, rework "
@@ -100,7 +101,7 @@ def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float
                       f"{measured.cost_s.median:.4g} s; ")
         lines.append(f"C = {measured.stall_s.median:.4g} s, median of {measured.stall_s.count} saves; {slowed}"
                      f"T* = sqrt(2 C M) with Daly's terms = {choice.optimum_s:.6g} s")
-    if setting.waste is not None and setting.levels is None:
+    if setting.waste is not None and (setting.levels is None or setting.levels.all_shared):
         waste = setting.waste
         lines.append(f"waste = C/T + T/2M + t/M + R/M = {waste.stall:.3g} + {waste.rework:.3g} + {waste.not_yet_durable:.3g} "
                      f"+ {waste.restart:.3g} = {waste.total:.3g} at T = {choice.interval_s:.6g} s")

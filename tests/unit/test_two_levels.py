@@ -22,10 +22,13 @@ from orch_trainer.files import Files, nobody_elses
 from orchestrator.attempt import resume
 from orchestrator.core.levels import elsewhere_share, levels
 from orchestrator.core.measures import Measured, Spread, measure
+from orchestrator.core.reliability import restarts, setting, worth_changing
 from orchestrator.core.script import attempt_spec
 from orchestrator.model import Policy, Run
 from orchestrator.planner.levels import Local, Shared, two_levels
+from orchestrator.planner.pooled import NOTHING_COUNTED as ALONE
 from orchestrator.records import StartRecord
+from orchestrator.views.interval import interval_lines
 
 
 class Clock:
@@ -217,6 +220,48 @@ def test_the_intervals_are_the_planners() -> None:
     assert both.shared.interval_s == pytest.approx((2 * 60.0 * 720_000.0) ** 0.5, rel=0.01)
     assert both.waste is not None
     assert both.waste.total == pytest.approx(expected.waste, rel=0.05)                   # there T2 is a multiple of T1
+
+
+LONG = replace(SPEC, profile=replace(SPEC.profile, time_s=1e7))
+
+
+def measured(shared_s: float, local_s: float, count: int = 9) -> Measured:
+    shared, local = (Spread(median=s, low=s, high=s, count=count) for s in (shared_s, local_s))
+    return Measured(stall_s=shared, durable_s=shared, local_stall_s=local, local_durable_s=local)
+
+
+def test_a_save_to_the_node_that_costs_as_much_helps_nobody() -> None:
+    """A shared save that costs a hundredth more would be worth one of them ten times as often as to the node: then every save
+    goes to the shared folder, at the T* of one level."""
+    wanted = setting(run_of(spec=LONG), measured(5.05, 5.0), ALONE, BOTH, 0.0)
+    one = setting(run_of(spec=LONG), measured(5.05, 5.0), ALONE, replace(BOTH, checkpoint_local=""), 0.0)
+    assert wanted.levels is not None and wanted.levels.all_shared
+    assert (wanted.choice, wanted.waste) == (one.choice, one.waste)
+    assert wanted.levels.local.interval_s > wanted.choice.interval_s, "so that a trainer never comes to a save to its node"
+    told = " ".join(interval_lines(wanted, restarts(run_of()), wanted.choice.interval_s))
+    assert "no save goes to the node" in told
+    in_force = wanted.choice.interval_s
+    assert worth_changing(in_force, wanted, 60.0), "what goes to the node is stopped"
+    assert not worth_changing(in_force, wanted, wanted.levels.local.interval_s)
+
+
+def test_the_shared_interval_follows_what_its_saves_cost_more() -> None:
+    """The T* of one level, in force until the node's level is measured, is no reason to stay there."""
+    one = setting(run_of(spec=LONG), measured(70.0, 10.0), ALONE, replace(BOTH, checkpoint_local=""), 0.0)
+    wanted = setting(run_of(spec=LONG), measured(70.0, 10.0, count=400), ALONE, BOTH, 0.0)
+    assert wanted.levels is not None and wanted.choice == wanted.levels.shared
+    local_s = wanted.levels.local.interval_s
+    assert wanted.choice.interval_s > 1.2 * one.choice.interval_s
+    assert worth_changing(one.choice.interval_s, wanted, local_s)
+    assert not worth_changing(wanted.choice.interval_s, wanted, local_s)
+
+
+@pytest.mark.parametrize(("factor", "count", "changes"), [
+    (1.0, 9, False), (1.2, 9, False), (0.8, 9, False), (2.0, 400, True)])
+def test_noise_in_what_a_save_to_the_node_costs_is_no_reason(factor: float, count: int, changes: bool) -> None:
+    wanted = setting(run_of(spec=LONG), measured(70.0, 1.0, count), ALONE, BOTH, 0.0)
+    assert wanted.levels is not None and wanted.levels.shared is not None
+    assert worth_changing(wanted.choice.interval_s, wanted, factor * wanted.levels.local.interval_s) is changes
 
 
 @pytest.mark.parametrize(("hosts", "endings", "q"), [
