@@ -282,9 +282,9 @@ def describe(event: journal.Event) -> str:
             return f"resume: {event['state']}: {event.get('reason', '')}"
         case "interval":
             unchanged = " still" if event.get("kept") else ""
-            local_s = event.get("local_interval_s")
-            local = f", to the node every {format_duration(local_s)}" if local_s is not None else ""
-            return f"interval: a checkpoint every {format_duration(event['interval_s'])}{local}{unchanged}"
+            every_s, local_s = event["interval_s"], event.get("local_interval_s")
+            local = f", to the node every {format_duration(local_s)}" if local_s is not None and local_s < every_s else ""
+            return f"interval: a checkpoint every {format_duration(every_s)}{local}{unchanged}"
         case "saves":
             return f"cannot save: {event.get('reason', '')}" if event.get("fail") else "saves again"
         case other:

@@ -134,7 +134,7 @@ def _interval(run: Run, event: Event) -> Iterator[Moment]:
         return
     known = f" (M {hours(mtbi_h)})" if isinstance(mtbi_h, (int, float)) else ""
     local = event.get("local_interval_s")
-    node = f", to the node every {format_duration(local)}," if isinstance(local, (int, float)) else ""
+    node = f", to the node every {format_duration(local)}," if isinstance(local, (int, float)) and local < every else ""
     yield Moment(at=float(event["t"]), style="faint",
                  words=f"checkpoint every {format_duration(every)}{node} from now on{known}")
 

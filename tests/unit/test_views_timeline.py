@@ -53,6 +53,7 @@ def test_a_row_of_saves_stands_at_the_time_of_its_last() -> None:
     (event("rejected", 3, submission_id="s1", reason="QOS\nlimit"), "Slurm refused a job of it: QOS limit"),
     (event("interval", 3, interval_s=300.0, local_interval_s=3.0),
      "checkpoint every 5m, to the node every 3s, from now on"),
+    (event("interval", 3, interval_s=300.0, local_interval_s=300.0), "checkpoint every 5m from now on"),
     (event("canary", 3, state="stopping", epoch=1, attempt=1, reason="x"), "attempt 1 is stopped to prove that it resumes"),
     (event("canary", 3, state="proven", epoch=2, attempt=2, reason="it went on"), "its resume is proven: it went on"),
     (event("rollback", 3, to_step=50, checkpoint="step-50", reason="ann: spike"), "goes back to step 50: ann: spike"),
