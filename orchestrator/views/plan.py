@@ -89,7 +89,7 @@ def interval_lines(plan: Plan, gain: ShapeGain | None, assumed: bool, fixed: str
               f"a stop must be announced {duration(training.lead_needed_s)} before it, at least   "
               f"{'step + ' if training.step_s else ''}C{' + write' if training.write_at_interval_s else ''} + "
               f"{EXIT_MARGIN_S:.0f}s for the exit"]
-    lines += _gain_lines(gain) if gain is not None else []
+    lines += _gain_lines(gain, training) if gain is not None else []
     return lines + [f"warning: {text}" for text in plan.warnings]
 
 
@@ -114,12 +114,13 @@ def _assumed(restart: bool) -> str:
     return " (assumed)" if restart else ""
 
 
-def _gain_lines(gain: ShapeGain) -> list[str]:
+def _gain_lines(gain: ShapeGain, training: Training) -> list[str]:
     first = ", ".join(duration(value) for value in gain.first_intervals_s)
     told = (f"it takes about {counted(gain.intervals_to_tell, 'interruption')} to tell this shape from an exponential"
             if gain.intervals_to_tell is not None else "a shape of 1 is the exponential itself")
+    aside = ", planned stops aside" if training.limit_s is not None else ""
     return ["", f"with a Weibull shape of {gain.shape:g}, saving by the hazard wastes {percent(gain.waste_schedule)} instead "
-                f"of {percent(gain.waste_fixed)}: {percent(gain.gain)} of all time gained",
+                f"of {percent(gain.waste_fixed)}: {percent(gain.gain)} of all time gained{aside}",
             f"  intervals after a restart {first}, then longer; {told}", "  off by default: a wrong shape costs too"]
 
 

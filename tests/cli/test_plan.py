@@ -132,6 +132,9 @@ def test_the_words_fit_the_numbers(orch: Orch) -> None:
     assert "C is 10 % of M" in orch("plan", "interval", "--stall", "5s", "--mtbi", "50s").out
     stretched = orch("plan", "interval", "--stall", "5s", "--mtbi", "200h", "--stretch", "100%").out
     assert "25m50s   T* (1 + x/3 + x^2/9)" in stretched
+    shape = (*INTERVAL, "--weibull-shape", "0.7")
+    assert orch("plan", *shape).out.count("planned stops") == 0
+    assert "gained, planned stops aside" in orch("plan", *shape, "--limit", "8h").out
     all_trained = orch("plan", "size", *MODEL, "--frozen-params", "0", "--json").json
     assert all_trained == orch("plan", "size", *MODEL, "--json").json
     usual = orch("plan", "storage", *MODEL, "--mtbi", "200h", "--write", "5m").out
