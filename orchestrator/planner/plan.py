@@ -47,6 +47,11 @@ class Training:
         return interval.daly_interval_s(self.effective_stall_s / spread, self.mtbi_s)
 
     @property
+    def exact_s(self) -> float | None:
+        """The minimum of the exact waste; None of a stretched write, which has no closed form."""
+        return interval.exact_interval_s(self.effective_stall_s, self.mtbi_s) if self.stretch is None else None
+
+    @property
     def interval_s(self) -> float:
         return self.fixed_interval_s if self.fixed_interval_s is not None else self.young_s
 

@@ -74,7 +74,9 @@ def interval_lines(plan: Plan, gain: ShapeGain | None, assumed: bool, fixed: str
     lines = [f"checkpoint every {duration(training.interval_s)}{steps}   {named}"]
     if training.fixed_interval_s is not None:
         lines.append(f"the best would be {duration(best_s)}   {_formula(training)}")
-    lines += [f"with Daly's terms {duration(training.daly_s)}   {_daly(training)}", "",
+    lines += [f"with Daly's terms {duration(training.daly_s)}   {_daly(training)}",
+              *([f"exactly {duration(training.exact_s)}   M [1 + C/M + W0(-exp(-1 - C/M))], Lambert's W"]
+                if training.exact_s is not None else []), "",
               f"waste {percent(plan.waste_exact)} of all time, exactly; to first order {percent(plan.waste.total)}, made of"]
     durable = f"t = C + write = {duration(training.durable_s)}" if training.write_at_interval_s else "t = C"
     parts = [("stall", plan.waste.stall, "C / T"), ("rework", plan.waste.rework, "T / 2M"),
