@@ -15,8 +15,7 @@ from orchestrator import folders
 from orchestrator.attempt_files import read_record
 from orchestrator.control.observe import jobs_of
 from orchestrator.control.ports import Ports
-from orchestrator.core import decide as do
-from orchestrator.core.changing import ChangeJob, TakeScript
+from orchestrator.core import actions as do
 from orchestrator.core.observation import Observation
 from orchestrator.core.reliability import interval_in_force_s, local_interval_in_force_s
 from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs, job_name
@@ -59,9 +58,9 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
                 journal.append("asked", kind="change", job_id=job_id, why=f"nice {run.spec.nice}")
                 ports.slurm.change(job_id, nice=run.spec.nice)
             journal.append("resumed", submission_id=submission_id)
-        case ChangeJob():
+        case do.ChangeJob():
             return _change(action, run, seen, journal, ports)
-        case TakeScript(sha256=sha256):
+        case do.TakeScript(sha256=sha256):
             _take_script(sha256, run, journal, ports)
         case do.Repoint(submission_id=submission_id, job_id=job_id, dependency=text):
             journal.append("asked", kind="repoint", job_id=job_id, why=action.why)
@@ -82,7 +81,7 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
     return seen
 
 
-def _change(action: ChangeJob, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:
+def _change(action: do.ChangeJob, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:
     """One that starts meanwhile keeps its memory, but a limit set just then holds for it too; Slurm's own notice comes in
     time for that all the same. What its supervisor is told of the limit is written first, since it reads it once."""
     job_id = action.job_id
@@ -102,7 +101,7 @@ def _change(action: ChangeJob, run: Run, seen: Observation, journal: LockedJourn
     return _look_again(run, seen, job_id, ports)
 
 
-def _take_back(action: ChangeJob, run: Run, ports: Ports) -> None:
+def _take_back(action: do.ChangeJob, run: Run, ports: Ports) -> None:
     """Of several values Slurm may have taken some before it refused one. What was asked for before, it takes again."""
     had = run.spec.profile
     with contextlib.suppress(SlurmError):
@@ -110,7 +109,7 @@ def _take_back(action: ChangeJob, run: Run, ports: Ports) -> None:
                            time_s=None if action.time_s is None else had.time_s)
 
 
-def _tell_limit(action: ChangeJob, time_s: float | None, run: Run, ports: Ports) -> None:
+def _tell_limit(action: do.ChangeJob, time_s: float | None, run: Run, ports: Ports) -> None:
     """Write the time limit, where it is changed, into what the supervisor reads when it starts."""
     submission = run.submission(action.submission_id)
     assert submission is not None

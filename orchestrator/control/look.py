@@ -15,7 +15,8 @@ from orchestrator.control.observe import jobs_of, observe, with_offers
 from orchestrator.control.passes import describe, settled, verb
 from orchestrator.control.ports import Ports, Snapshot, ask_slurm, require_run, runs_now
 from orchestrator.control.waits import estimate, guesses_and_starts, why_it_waits
-from orchestrator.core import decide as do
+from orchestrator.core import actions as do
+from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.core.news import begun, news
 from orchestrator.core.observation import Observation
@@ -91,7 +92,7 @@ def explain_run(ports: Ports, tag: str) -> list[str]:
     rule = rule_in_words(run, run.spec.policy(ports.policy))
     lines += [rule] if rule else []
     lines += [f"would note: {describe(fact)}" for fact in facts]
-    for action in do.decide(run, seen, run.spec.policy(ports.policy), ports.clock()):
+    for action in decide(run, seen, run.spec.policy(ports.policy), ports.clock()):
         lines.append(f"nothing to do: {action.why}" if isinstance(action, do.Wait) else f"would {verb(action)}: {action.why}")
     return lines
 

@@ -18,8 +18,8 @@ from orchestrator.control.act import act
 from orchestrator.control.forgotten import forgotten_jobs
 from orchestrator.control.observe import observe, upstream_of, with_offers
 from orchestrator.control.ports import Ports, Snapshot, ask_slurm, known_run, read_run, tags_with_runs
-from orchestrator.core import decide as do
-from orchestrator.core.changing import ChangeJob, TakeScript
+from orchestrator.core import actions as do
+from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Observation
@@ -178,7 +178,7 @@ def _settle(ports: Ports, run: Run, snapshot: Snapshot, locked: journal.LockedJo
         run = _note_news(run, seen, policy, locked, ports, say)
         if (informed := with_offers(ports, run, seen, snapshot)) is not seen:  # an ending that was just noted depends on them
             seen, run = informed, _note_news(run, informed, policy, locked, ports, say)
-        actions = do.decide(run, seen, policy, ports.clock())
+        actions = decide(run, seen, policy, ports.clock())
         seen = _act_on(actions, run, seen, locked, ports, say)
         before, run = run, _grown(run, locked, say)
         if run is before:
@@ -238,9 +238,9 @@ def verb(action: do.Action) -> str:
             return f"release job {job_id}"
         case do.Withdraw(job_id=job_id):
             return f"withdraw job {job_id}"
-        case ChangeJob(job_id=job_id):
+        case do.ChangeJob(job_id=job_id):
             return f"change job {job_id}"
-        case TakeScript():
+        case do.TakeScript():
             return "take job.sh anew"
         case do.Repoint(job_id=job_id, dependency=text):
             return f"point job {job_id} to {text}"

@@ -30,14 +30,6 @@ _UNSAVED = frozenset({Ending.PREEMPTED_UNSAVED, Ending.LIMIT_UNSAVED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopJob:
-    """Give notice to a running attempt, as before a limit: it saves, and its successor goes on."""
-
-    job_id: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """What was found, for the journal and for people."""
 

@@ -8,34 +8,14 @@ harm, so that an intent without a result is simply done again. What Slurm refuse
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from orchestrator.core.actions import ChangeJob, TakeScript
 from orchestrator.core.observation import Observation
 from orchestrator.core.waiting import Kind, look_up
 from orchestrator.model import Change, Phase, Run, Submission, SubmissionState
 from orchestrator.sightings import JobSeen
 from orchestrator.states import WAITING_STATES
 from orchestrator.units import format_clock, format_size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeJob:
-    """Change what a waiting job asks for; it keeps its id, its place and its dependencies."""
-
-    submission_id: str
-    job_id: str
-    memory_bytes: int | None
-    time_s: float | None
-    nice: int | None
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeScript:
-    """Take jobs/TAG/job.sh anew, if it is still the one that was meant."""
-
-    sha256: str
-    why: str
 
 
 def changes(run: Run, seen: Observation) -> list[ChangeJob | TakeScript]:

@@ -2,17 +2,29 @@
 
 Level-triggered: the same run and the same observation give the same actions, whatever woke the pass; an action that was done
 and confirmed in the journal is not given again. No job is touched unless Slurm shows one with our submission's id: once
-slurmctld has lost its state, the number of ours is somebody else's. Every action carries, in ``why``, the sentence that
-``orch explain`` prints. While Slurm is silent nothing is decided, since nothing is known.
+slurmctld has lost its state, the number of ours is somebody else's. While Slurm is silent nothing is decided, since nothing
+is known.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator.core import canary
-from orchestrator.core.canary import StopJob as StopJob
-from orchestrator.core.changing import ChangeJob, TakeScript, changes
+from orchestrator.core.actions import (
+    Action,
+    CancelJob,
+    PauseJob,
+    QueueAttempt,
+    Repoint,
+    ResumeJob,
+    SetAside,
+    StopJob,
+    Wait,
+    Withdraw,
+    WriteControl,
+)
+from orchestrator.core.changing import changes
 from orchestrator.core.observation import Control, Observation
 from orchestrator.core.pending import unmet, waits_for
 from orchestrator.core.recovery import (
@@ -34,83 +46,6 @@ from orchestrator.states import ALLOCATED_STATES, ENDED_STATES, ENDING_STATES, W
 ASK_AGAIN_AFTER_S = 60.0
 # After a graceful cancel the trainer has its lead to save, and this much more, before the job is ended by Slurm.
 CANCEL_MARGIN_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueAttempt:
-    """sbatch one more attempt, behind these jobs."""
-
-    behind: tuple[str, ...]
-    nice: bool                         # a new run steps back behind the successors of those under way
-    exclude: tuple[str, ...] = ()      # nodes that failed under this run of late
-    delay_s: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelJob:
-    job_id: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseJob:
-    """Hold a waiting job in Slurm; it keeps its place."""
-
-    submission_id: str
-    job_id: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeJob:
-    submission_id: str
-    job_id: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repoint:
-    """Change what a waiting job waits behind."""
-
-    submission_id: str
-    job_id: str
-    dependency: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withdraw:
-    """Take a waiting job back, unless it starts first: held, so that it cannot start any more, looked at, and cancelled."""
-
-    submission_id: str
-    job_id: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteControl:
-    control: Control
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
-    """Put the checkpoints that are newer than this step where nobody resumes from them."""
-
-    newer_than_step: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Nothing to do, and why. Said by ``orch explain``; acting on it does nothing."""
-
-    why: str
-
-
-Action = (QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | Withdraw | ChangeJob | TakeScript | WriteControl
-          | StopJob | SetAside | Wait)
 
 
 def decide(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:

@@ -11,8 +11,8 @@ from builders import POLICY, SPEC, ended, event, job, queued, run_of, seen, star
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core import actions as do
 from orchestrator.core import canary
-from orchestrator.core import decide as do
 from orchestrator.core.canary import judge
 from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply

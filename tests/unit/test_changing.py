@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from builders import POLICY, SPEC, event, job, queued, run_of, seen, started
 
-from orchestrator.core.changing import ChangeJob, TakeScript
-from orchestrator.core.decide import QueueAttempt, ResumeJob, Wait, decide
+from orchestrator.core.actions import ChangeJob, QueueAttempt, ResumeJob, TakeScript, Wait
+from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Control, Observation

@@ -10,7 +10,7 @@ from builders import POLICY, SPEC, attempt_seen, end_record, ended, event, job, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core import decide as do
+from orchestrator.core import actions as do
 from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news

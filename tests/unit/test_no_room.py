@@ -16,7 +16,7 @@ from orchestrator.control.campaign import Checked, Member, submit_campaign
 from orchestrator.control.passes import pass_over_all
 from orchestrator.control.ports import Ports, require_run
 from orchestrator.control.submit import submit
-from orchestrator.core import decide as do
+from orchestrator.core import actions as do
 from orchestrator.core.decide import decide
 from orchestrator.core.news import news
 from orchestrator.errors import NoRoom

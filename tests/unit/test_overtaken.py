@@ -9,7 +9,7 @@ import pytest
 from builders import POLICY, attempt_seen, ended, event, job, queued, run_of, seen, started
 from test_decide import CONTROL, actions, kinds, settle
 
-from orchestrator.core import decide as do
+from orchestrator.core import actions as do
 from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.records import StoodDown

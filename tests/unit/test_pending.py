@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from builders import POLICY, SPEC, ended, event, job, queued, run_of, seen, started
 
-from orchestrator.core.decide import CancelJob, QueueAttempt, decide
+from orchestrator.core.actions import CancelJob, QueueAttempt
+from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Observation

@@ -7,7 +7,7 @@ import pytest
 from builders import POLICY, attempt_seen, end_record, job, queued, run_of, seen, started
 from test_decide import actions, settle
 
-from orchestrator.core import decide as do
+from orchestrator.core import actions as do
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Observation

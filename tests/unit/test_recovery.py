@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders import POLICY, ended, job, queued, run_of, seen, started
 
-from orchestrator.core import decide as do
+from orchestrator.core import actions as do
 from orchestrator.core.decide import decide
 from orchestrator.core.recovery import RULES, excluded_nodes, rule_in_words, why_hold
 from orchestrator.model import RETRIED, Ending, Run

@@ -19,7 +19,7 @@ from orchestrator.attempt.trainer import TrainerLog
 from orchestrator.checkpoints import complete_checkpoints, newest_complete
 from orchestrator.control.ports import Ports
 from orchestrator.control.requests import hold
-from orchestrator.core import decide as do
+from orchestrator.core import actions as do
 from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news

@@ -12,7 +12,7 @@ from test_decide import settle
 from orchestrator.control.act import act
 from orchestrator.control.passes import settled
 from orchestrator.control.ports import Ports
-from orchestrator.core import decide as do
+from orchestrator.core import actions as do
 from orchestrator.core.fold import fold
 from orchestrator.core.news import news
 from orchestrator.errors import SlurmUnreachable
