@@ -10,12 +10,12 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from orchestrator.control.ports import Ports, Snapshot
-from orchestrator.core.endings import Evidence, classify, in_doubt
+from orchestrator.core.endings import classify, in_doubt
+from orchestrator.core.evidence import evidence_of, later_starts
 from orchestrator.core.news import LOST_AFTER_S
 from orchestrator.core.observation import AttemptSeen, Observation
-from orchestrator.model import ENDED_STATES, Phase, Run, Submission, SubmissionState
+from orchestrator.model import ENDED_STATES, Run, Submission, SubmissionState
 from orchestrator.sightings import Execution, JobGone, JobSeen
-from orchestrator.states import WAITING_STATES
 
 # The clocks of slurmctld, of a node and of this host may differ by this much.
 CLOCKS_APART_S = 10.0
@@ -49,22 +49,15 @@ def with_accounts(ports: Ports, run: Run, seen: Observation, snapshot: Snapshot)
 
 
 def _in_doubt(run: Run, attempt: AttemptSeen, seen: Observation, now: float) -> bool:
-    """Slurm knows the job no more, or tells of a later execution of it; the ending is to be noted now; and Slurm's word would
+    """Slurm knows the job no more, or tells of another execution of it; the ending is to be noted now; and Slurm's word would
     change it. While a heart beats nothing is asked."""
     start = attempt.start
     if any(a.epoch == start.epoch and not a.live for a in run.attempts):
         return False
-    later = any((a.start.job_id, a.start.submission_id) == (start.job_id, start.submission_id)
-                and a.start.epoch > start.epoch for a in seen.attempts)
-    job = seen.jobs.get(start.submission_id)
-    put_back = job is not None and job.state in WAITING_STATES and job.restart_count > start.restart_count
-    if job is not None and not later and not put_back:
+    evidence = evidence_of(run, start, attempt, seen, now)
+    if not isinstance(evidence.job, JobGone):
         return False
-    evidence = Evidence(
-        job=JobGone(), end=attempt.end, checkpoint_step=seen.checkpoint_step, saved_after_notice=attempt.saved_after_notice,
-        heartbeat_age_s=now - attempt.heartbeat_at if attempt.heartbeat_at else None,
-        cancel_requested=run.phase == Phase.CANCELLING, nothing_there=attempt.nothing_there)
-    return (later or classify(evidence) is not None) and in_doubt(evidence)
+    return bool(later_starts(run, start, seen) or classify(evidence)) and in_doubt(evidence)
 
 
 def _never_seen(submission: Submission, seen: Observation, now: float) -> bool:

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from orchestrator.core import canary
 from orchestrator.core.changing import done
-from orchestrator.core.endings import Evidence, Verdict, classify
+from orchestrator.core.endings import Verdict, classify
+from orchestrator.core.evidence import RUN_AGAIN, evidence_of, later_starts, waits_again
 from orchestrator.core.observation import AttemptSeen, Observation
 from orchestrator.core.pending import HELD_BY_UPSTREAM, why_again, why_lost
 from orchestrator.core.recovery import adjustment, decides, refused, why_hold
@@ -19,8 +20,8 @@ from orchestrator.core.reliability import setting, worth_changing
 from orchestrator.core.script import parse_comment
 from orchestrator.core.waiting import Kind, look_up
 from orchestrator.model import ENDED_STATES, Attempt, Ending, Phase, Policy, Run, Submission, SubmissionState
-from orchestrator.sightings import JobGone, JobSeen, JobSighting
-from orchestrator.states import WAITING_STATES, exit_code_words
+from orchestrator.sightings import JobGone, JobSeen
+from orchestrator.states import exit_code_words
 
 Fact = dict[str, object]
 
@@ -31,8 +32,6 @@ LOST_AFTER_S = 60.0
 RECORD_LAG_S = 15.0
 SAVES_TOLD_EVERY_S = 3600.0
 HEARTBEAT_S = 30.0  # between two beats of a supervisor
-_PUT_BACK = "Slurm put its job back into the queue"
-_RUN_AGAIN = "Slurm started its job anew, as it does when it has lost what it knew of it"
 
 
 def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
@@ -128,39 +127,19 @@ def _endings(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
 
 
 def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Observation, now: float) -> Verdict | None:
-    end = record.end if record else None
-    final = end is not None and not end.provisional
-    accounted = record.accounted if record else None
-    later = [a for a in run.attempts if (a.job_id, a.submission_id) == (attempt.job_id, attempt.submission_id)
-             and a.epoch > attempt.epoch]
-    if later and not final and accounted is None:
+    told = record is not None and ((record.end is not None and not record.end.provisional) or record.accounted is not None)
+    later = later_starts(run, attempt, seen)
+    if later and not told:
         requeued = later[-1].restart_count > attempt.restart_count
-        return Verdict(Ending.VANISHED, "the site requeued the job" if requeued else _RUN_AGAIN)
-    # the job was run again and stood down, as when slurmctld lost what it knew of the first time
-    again = any((s.job_id, s.submission_id) == (attempt.job_id, attempt.submission_id) and s.at > attempt.started_at
-                for s in seen.stood_down)
-    put_back = _waits_again(seen.job(attempt.submission_id), attempt)
-    heartbeat = record.heartbeat_at if record else None
-    return classify(Evidence(
-        # what Slurm says of a job that it ran again is said of the newest execution
-        job=accounted or (JobGone() if later or again or put_back else seen.job(attempt.submission_id)), end=end,
-        heartbeat_age_s=now - heartbeat if heartbeat else None,
-        checkpoint_step=seen.checkpoint_step, saved_after_notice=record.saved_after_notice if record else False,
-        cancel_requested=run.phase == Phase.CANCELLING,
-        nothing_there=_RUN_AGAIN if again else _PUT_BACK if put_back else record.nothing_there if record else "",
-        node_failed=record.node_failed if record else ""))
-
-
-def _waits_again(job: JobSighting, attempt: Attempt) -> bool:
-    """Its job was requeued: it waits as what will be another execution, for two minutes, or until somebody releases it."""
-    return isinstance(job, JobSeen) and job.state in WAITING_STATES and job.restart_count > attempt.restart_count
+        return Verdict(Ending.VANISHED, "the site requeued the job" if requeued else RUN_AGAIN)
+    return classify(evidence_of(run, attempt, record, seen, now))
 
 
 def _requeued(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
     """Noted once the attempt has ended for the journal, so that what waits is again among what waits."""
     for submission in run.submissions:
         attempts = [a for a in run.attempts if a.submission_id == submission.id]
-        if submission.state == SubmissionState.ENDED and attempts and _waits_again(
+        if submission.state == SubmissionState.ENDED and attempts and waits_again(
                 seen.job(submission.id), max(attempts, key=lambda attempt: attempt.restart_count)):
             yield {"event": "requeued", "submission_id": submission.id, "job_id": submission.job_id}
 

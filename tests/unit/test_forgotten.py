@@ -20,6 +20,7 @@ from orchestrator.control.ports import Ports, require_run
 from orchestrator.core.script import comment
 from orchestrator.errors import NoAccounting, SlurmUnreachable
 from orchestrator.model import Attempt, Ending, Policy, Run
+from orchestrator.records import StoodDown
 from orchestrator.sd_notify import Manager
 from orchestrator.sightings import Execution, JobSeen
 from orchestrator.slurm.protocol import Site
@@ -188,6 +189,18 @@ def test_a_job_that_was_put_back_tells_how_its_execution_ended(world: World) -> 
     run = world.ran()
     assert [(a.ending, a.nodes) for a in run.attempts] == [(Ending.NODE_FAILURE, "n7")]
     assert run.waiting[0].job_id == "101", "and it is what comes next"
+
+
+def test_a_job_that_was_run_again_and_stood_down_tells_of_that_alone(world: World) -> None:
+    """slurmctld had lost what it knew of the first time, and the database had not."""
+    folder = world.run()
+    stood_down = StoodDown(submission_id="s1", job_id="101", at=BEGAN + 1000.0, reason="attempt 1 was taken")
+    (folders.attempt_dir(folder, 1) / "stood-down-101-0.json").write_text(stood_down.to_json())
+    spec = replace(SPEC, repository=str(world.ports.repository))
+    world.slurm.known = [JobSeen(job_id="101", state="FAILED", end_at=BEGAN + 1001.0, comment=comment(spec, 1, "s1"))]
+    world.accounts("OUT_OF_MEMORY")
+    world.accounts("FAILED", began=BEGAN + 999.0, end_at=BEGAN + 1001.0)
+    assert world.attempt().ending == Ending.OUT_OF_MEMORY
 
 
 def test_a_requeued_job_that_was_cancelled_while_it_waited(world: World) -> None:
