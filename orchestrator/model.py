@@ -280,6 +280,7 @@ class Run:
     requests: dict[str, float] = field(default_factory=dict)  # what Slurm was last asked to do, and when
     unanswered: frozenset[str] = frozenset()  # those of which nobody knows whether they arrived
     change: Change | None = None
+    updated: tuple[Change, ...] = ()   # those that came true: a job that ran then may be put back into the queue
     adjusted_sequence: int = -1        # endings before it have had their consequence for memory or lead
     saves_fail: bool = False           # its trainer cannot save: a full or failing disk, as last told in `saves`
     saves_told_at: float | None = None

@@ -86,16 +86,17 @@ def _change(action: do.ChangeJob, run: Run, seen: Observation, journal: LockedJo
     time for that all the same. What its supervisor is told of the limit is written first, since it reads it once."""
     job_id = action.job_id
     journal.append("asked", kind="change", job_id=job_id, why=action.why)
-    _tell_limit(action, action.time_s, run, ports)
+    told_s = _tell_limit(action, action.time_s, run, ports)
     try:
         ports.slurm.change(job_id, memory_bytes=action.memory_bytes, time_s=action.time_s, nice=action.nice)
     except SubmissionRejected as error:
-        _tell_limit(action, run.spec.profile.time_s, run, ports)
-        _take_back(action, run, ports)
+        _tell_limit(action, told_s if run.change is None else run.spec.profile.time_s, run, ports)
+        if run.change is not None:     # else it came back, and is left as it is
+            _take_back(action, run, ports)
         before = [s.job_id or "" for s in run.waiting if run.change is not None and s.changed_sequence > run.change.sequence]
         others = f"; job {', '.join(before)} was changed before" if before else ""
         reason = f"job {job_id}: {error.message}{others}"
-        journal.append("unchanged", reason=reason)
+        journal.append("unchanged", submission_id=action.submission_id, reason=reason)
         raise SubmissionRejected(reason, hint=error.hint) from error
     journal.append("changed", submission_id=action.submission_id)
     return _look_again(run, seen, job_id, ports)
@@ -109,14 +110,16 @@ def _take_back(action: do.ChangeJob, run: Run, ports: Ports) -> None:
                            time_s=None if action.time_s is None else had.time_s)
 
 
-def _tell_limit(action: do.ChangeJob, time_s: float | None, run: Run, ports: Ports) -> None:
-    """Write the time limit, where it is changed, into what the supervisor reads when it starts."""
+def _tell_limit(action: do.ChangeJob, time_s: float | None, run: Run, ports: Ports) -> float | None:
+    """Write the time limit, where it is changed, into what the supervisor reads when it starts; what was there before."""
     submission = run.submission(action.submission_id)
     assert submission is not None
     path = folders.attempt_dir(folders.run_dir(ports.repository, run.spec.tag), submission.number) / "spec.json"
     told = read_record(path, AttemptSpec) if action.time_s is not None else None
-    if told is not None and time_s is not None:
-        folders.replace_file(path, replace(told, time_limit_s=slurm_minutes(time_s) * 60.0).to_json())
+    if told is None or time_s is None:
+        return None
+    folders.replace_file(path, replace(told, time_limit_s=slurm_minutes(time_s) * 60.0).to_json())
+    return told.time_limit_s
 
 
 def _take_script(sha256: str, run: Run, journal: LockedJournal, ports: Ports) -> None:

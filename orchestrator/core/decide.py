@@ -137,6 +137,8 @@ _BY_PHASE = {
 def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     """At most one sbatch a decision: the next one is decided on what this one came to."""
     live, waiting = run.live, run.waiting
+    if run.change is not None:
+        return [Wait(why="nothing is queued before what was asked for by hand is known of every job that waits")]
     if live is None and not waiting:
         blocked = _blocked(run, seen) or _undecided(run) or _no_room(run, policy, now)
         if blocked:

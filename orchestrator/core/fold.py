@@ -190,13 +190,15 @@ def _updated(run: Run, event: Event) -> Changes:
                       time_s=had.time_s if wish.time_s is None else wish.time_s)
     spec = replace(run.spec, profile=profile, nice=run.spec.nice if wish.nice is None else wish.nice,
                    script_sha256=wish.script_sha256 or run.spec.script_sha256)
-    return {"spec": spec, "change": None}
+    return {"spec": spec, "change": None, "updated": (*run.updated, wish)}
 
 
 def _unchanged(run: Run, event: Event) -> Changes:
-    """What had been done of it stays: job.sh, if it was taken."""
+    """What had been done of it stays: job.sh, if it was taken. One that came back is not asked again, and waits as it is."""
     wish = run.change
-    taken = wish.script_sha256 if wish is not None and wish.script_taken else None
+    if wish is None:
+        return _with_submission(run, str(event.get("submission_id")), changed_sequence=run.events)
+    taken = wish.script_sha256 if wish.script_taken else None
     return {"change": None, "spec": replace(run.spec, script_sha256=taken or run.spec.script_sha256)}
 
 
@@ -288,8 +290,13 @@ def _reopened(run: Run, event: Event) -> Changes:
     if not run.over and run.phase != Phase.HELD:
         return {}
     spec = spec_from_event(event["spec"]) if "spec" in event else run.spec
-    return _phase({**event, "reason": ""}, Phase.ACTIVE, spec=spec, change=None, metrics={}, cancel_now=False, held_by="",
-                  released_sequence=run.events, canary=_wanted(spec) if "spec" in event else run.canary)
+    now, before = spec.profile, run.spec.profile
+    wish = Change(sequence=run.events, memory_bytes=None if now.memory_bytes == before.memory_bytes else now.memory_bytes,
+                  time_s=None if now.time_s == before.time_s else now.time_s,
+                  nice=None if spec.nice == run.spec.nice else spec.nice)
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, spec=spec, change=None, updated=(*run.updated, wish), metrics={},
+                  cancel_now=False, held_by="", released_sequence=run.events,
+                  canary=_wanted(spec) if "spec" in event else run.canary)
 
 
 def _save(run: Run, event: Event) -> Changes:

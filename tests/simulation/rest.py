@@ -72,7 +72,7 @@ def _at_rest(campaign: Campaign) -> bool:
 
 def _ask_as_wanted(campaign: Campaign) -> None:
     """What a person changed has come to every job that waits for it, but to one that was taken back from Slurm, of which
-    nobody knows what was wanted then, and to one that ran and was put back. A wish stands while a job is not seen."""
+    nobody knows what was wanted then. A wish stands while a job is not seen."""
     jobs = campaign.world.slurm.jobs_by_id
     for tag, run in _runs(campaign).items():
         if run.change is not None and not run.waiting:
@@ -81,7 +81,7 @@ def _ask_as_wanted(campaign: Campaign) -> None:
         adopted = {event["submission_id"] for event in events if event["event"] == "queueing" and event.get("adopted")}
         for submission in run.waiting:
             job = jobs.get(int(submission.job_id or 0))
-            if job is None or job.state != "PENDING" or job.restart_count or submission.id in adopted or run.change:
+            if job is None or job.state != "PENDING" or submission.id in adopted or run.change:
                 continue
             if job.time_s != run.spec.profile.time_s:
                 raise Broken(f"{tag}: job {job.job_id} asks for {job.time_s:g} s, its run for {run.spec.profile.time_s:g} s")

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from repositories import Repository, make_repository
 
+from orchestrator.cluster.spec import layout_of
+
 SLEEP = "#!/bin/bash\nexec sleep 1000\n"
 ORCH_YAML = """\
 profiles:
@@ -20,8 +22,11 @@ slurm: {timeout: 4s}
 
 
 @pytest.fixture(scope="module")
-def slurm(make_slurm_cluster: Callable[..., Any]) -> Any:
-    return make_slurm_cluster(nodes=1, cpus=4, gpus=1, memory_mib=4000, preemption=False, kill_wait_s=2)
+def slurm(make_slurm_cluster: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A requeued job waits for the lifetime of its credential, by default 120 s."""
+    folder = tmp_path_factory.mktemp("update-slurm")
+    return make_slurm_cluster(folder=folder, nodes=1, cpus=4, gpus=1, memory_mib=4000, preemption=False, kill_wait_s=2,
+                              extra_conf=f"AuthInfo=socket={layout_of(folder).munge_socket},cred_expire=20\n")
 
 
 @pytest.fixture
@@ -72,6 +77,31 @@ def test_waiting_jobs_keep_their_ids_and_dependencies_and_the_deadline_follows(r
     said = repository.orch("update", "a", "--memory", "150M")
     assert "attempt 1, which runs, goes on as it is" in said and f"job {before[1]} and later attempts" in said
     assert (asks(repository, before[0])[0], asks(repository, before[1])[0]) == ("200M", "150M")
+
+
+def test_a_job_that_ran_and_is_put_back_is_asked_for_what_it_missed(repository: Repository) -> None:
+    """It keeps its id; its next attempt has the memory, and a notice that follows the limit. Its supervisor was killed: that
+    attempt is known to have ended only when it has started again."""
+    head, behind = jobs_of(repository)
+    attempts = repository.folder / "runs" / "a" / "attempts"
+    free_the_gpu(repository)
+    repository.until((attempts / "0001" / "start.json").exists, "a to start")
+    repository.orch("tick")
+    said = repository.orch("update", "a", "--memory", "200M", "--time", "5m", "--nice", "50")
+    assert f"(job {behind} and later attempts); attempt 1, which runs" in said
+    assert asks(repository, head)[0] == "100M"
+    repository.slurm.run("scontrol", "update", f"jobid={head}", "requeue=1")
+    repository.slurm.run("scontrol", "requeue", str(head))
+
+    def asks_anew() -> bool:
+        repository.orch("tick")
+        return asks(repository, head) == asks(repository, behind) == ("200M", "00:05:00", "50")
+
+    repository.until(asks_anew, "the job to ask for what is wanted", timeout_s=20)
+    start = attempts / "0003" / "start.json"
+    record = repository.until(lambda: start.exists() and json.loads(start.read_text()), "it to start again")
+    assert record["job_id"] == str(head) and 295 < record["deadline"] - record["started_at"] < 305
+    assert repository.slurm.job(head)["MinMemoryNode"] == "200M"
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), [

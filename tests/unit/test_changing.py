@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import POLICY, SPEC, event, job, queued, run_of, seen, started
+from builders import POLICY, SPEC, ended, event, job, queued, run_of, seen, started
 
 from orchestrator.core.actions import ChangeJob, QueueAttempt, ResumeJob, TakeScript, Wait
 from orchestrator.core.decide import decide
@@ -87,6 +88,49 @@ def test_a_job_that_started_meanwhile_keeps_what_it_has(state: str) -> None:
     wanted = run(queued(1, 90), UPDATE)
     assert not any(isinstance(action, ChangeJob) for action in decide(wanted, look(pending(1, "", state)), POLICY, NOW))
     assert "updated" in facts(wanted, look(pending(1, "", state)))
+
+
+def came_back(*between: dict[str, Any] | list[dict[str, Any]]) -> Run:
+    """Its job ran when the wish came true, and waits again."""
+    return run(queued(1), started(1, 10), queued(2), UPDATE, event("changed", 51, submission_id="s2"), event("updated", 51),
+               *between, ended(1, "vanished", 60), event("requeued", 60, submission_id="s1"))
+
+
+def test_a_job_that_is_put_back_is_asked_for_what_it_missed_and_once() -> None:
+    observation = look(pending(1, "BeginTime"), pending(2, "Dependency"))
+    back = came_back()
+    [action] = decide(back, observation, POLICY, NOW)
+    assert action == ChangeJob(submission_id="s1", job_id="101", memory_bytes=28 << 30, time_s=14400.0, nice=100,
+                               why="memory 28G, time 4:00:00, nice 100 from now on")
+    later = came_back(event("update", 52, time_s=600.0), event("changed", 53, submission_id="s2"), event("updated", 53))
+    [action] = decide(later, observation, POLICY, NOW)
+    assert isinstance(action, ChangeJob) and (action.memory_bytes, action.time_s) == (28 << 30, 600.0)
+    for word in ("changed", "unchanged"):              # also when Slurm refused: it waits as it is
+        asked = apply(back, event(word, 61, submission_id="s1"))
+        assert asked is not None and asked.spec == back.spec
+        assert not any(isinstance(one, ChangeJob) for one in decide(asked, observation, POLICY, NOW))
+
+
+@pytest.mark.parametrize(("restarts", "asked"), [(1, ["101"]), (0, [])])
+def test_it_may_start_again_before_its_last_attempt_is_known_to_have_ended(restarts: int, asked: list[str]) -> None:
+    """No end record, and a heart that has been silent for too short a time. With the same restart count it runs: that
+    squeue was older than the start."""
+    live = run(queued(1), started(1, 10), queued(2), UPDATE, event("changed", 51, submission_id="s2"), event("updated", 51))
+    actions = decide(live, look(job(1, "PENDING", restart_count=restarts), pending(2)), POLICY, NOW)
+    assert [action.job_id for action in actions if isinstance(action, ChangeJob)] == asked
+
+
+def test_a_job_from_before_the_run_was_submitted_again_is_asked_for_what_that_asked_for() -> None:
+    other = asdict(replace(SPEC, profile=replace(SPEC.profile, time_s=600.0)))
+    again = run(queued(1), started(1, 10), ended(1, "finished", 20), event("finished", 20), event("reopened", 30, spec=other),
+                event("requeued", 40, submission_id="s1"))
+    [action] = decide(again, look(pending(1)), POLICY, NOW)
+    assert isinstance(action, ChangeJob) and (action.job_id, action.memory_bytes, action.time_s) == ("101", None, 600.0)
+
+
+def test_nothing_is_queued_with_what_a_wish_is_about_to_change() -> None:
+    """Slurm does not show the waiting job yet; a successor from now would never be asked for it."""
+    assert [type(action) for action in decide(run(queued(1), UPDATE), look(), POLICY, NOW)] == [Wait]
 
 
 def test_an_sbatch_that_is_not_settled_is_waited_for() -> None:
