@@ -1,4 +1,4 @@
-"""`python -m orch_trainer should-stop` and `notify-save STEP PATH`, as with `orch`, where only the library is there."""
+"""`python -m orch_trainer should-save` and its kin, as with `orch`, where only the library is there."""
 
 import sys
 

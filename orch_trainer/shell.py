@@ -1,9 +1,9 @@
-"""For trainers that are shell scripts: `orch should-stop` and `orch notify-save STEP PATH`.
+"""For trainers that are shell scripts: `orch should-save`, `orch notify-save STEP PATH` and `orch should-stop`.
 
     while (( step < 100 )); do
       ./simulate state.bin && step=$((step + 1))
-      orch notify-save "$step" state.bin
-      orch should-stop && exit 0
+      if orch should-save; then orch notify-save "$step" state.bin; fi
+      if orch should-stop; then orch notify-save "$step" state.bin; exit 0; fi
     done
 
 Each call is a process, so what a call does not need it does not import. The first `should-stop` of an attempt registers the
@@ -19,10 +19,12 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-EXIT_STOP, EXIT_GO_ON, EXIT_USAGE, EXIT_FENCED = 0, 1, 2, 76
+EXIT_STOP = EXIT_SAVE = 0
+EXIT_GO_ON, EXIT_USAGE, EXIT_FENCED = 1, 2, 76
 EXIT_NOT_SAVED = 1
 ERROR_CHARACTERS_MAX = 1000
 USAGE = """usage: should-stop                          exit code 0: a notice or a stop request came, save and leave; 1: go on
+       should-save                          exit code 0: a save is due or was asked for; 1: go on
        notify-save STEP PATH [--stall S]    PATH, a file or a folder, is the state after STEP: make it a complete checkpoint
                                             (S: seconds for which training stood still to write it)"""
 
@@ -31,6 +33,8 @@ def main(words: Sequence[str]) -> int:
     """The exit code."""
     if list(words) == ["should-stop"]:
         return should_stop(os.environ, time.time())
+    if list(words) == ["should-save"]:
+        return should_save(os.environ, time.time())
     if words[:1] == ["notify-save"]:
         try:
             step, path, stall_s = _arguments(words[1:])
@@ -44,25 +48,47 @@ def main(words: Sequence[str]) -> int:
 
 def should_stop(environ: Mapping[str, str], now: float) -> int:
     """What cannot be read asks nobody to stop."""
-    from orch_trainer.control import read_control, read_notice
-
-    if "ORCH_RUN_DIR" not in environ or "ORCH_ATTEMPT_DIR" not in environ:
+    if _is_outside(environ):
         return EXIT_GO_ON
     folder = Path(environ["ORCH_ATTEMPT_DIR"])
     try:
         _register(folder, environ, now)
     except OSError:
         pass                                            # then it gets a signal like any program
-    notice = read_notice(folder / "notice.json")
-    control = read_control(Path(environ.get("ORCH_CONTROL_FILE") or Path(environ["ORCH_RUN_DIR"], "control.json")))
-    reason = notice.reason if notice is not None else control.stop if control is not None else None
-    if reason is None and _is_fenced(environ):
-        reason = "a newer start has taken this run"
+    reason, deadline = _notice(environ)
     if reason is None:
         return EXIT_GO_ON
-    deadline = notice.deadline if notice is not None else None
     print("notice: {}{}".format(reason, "" if deadline is None else "  {:.0f} s left".format(deadline - now)), flush=True)
     return EXIT_STOP
+
+
+def should_save(environ: Mapping[str, str], now: float) -> int:
+    """By the interval, by `orch save`, or by a time in `save_at:`. At a notice it is `should-stop` that asks for a save. What
+    cannot be read asks nobody."""
+    from orch_trainer.pace import Pace
+    from orch_trainer.settings import next_time, read_settings
+
+    if _is_outside(environ) or _notice(environ)[0] is not None:
+        return EXIT_GO_ON
+    settings, control, folder = read_settings(environ, None, None, None), _control(environ), Path(environ["ORCH_ATTEMPT_DIR"])
+    try:
+        begun = _newest_line(folder, "saving", "first_step")
+        saved = _newest_line(folder, "saved")
+        if begun is None:
+            _first_step(folder, environ, now)
+    except OSError:
+        begun = saved = None
+    if begun is None:
+        return EXIT_GO_ON
+    interval_s = control.interval_s if control is not None else None
+    pace = Pace(interval_s=interval_s or settings.interval_s, now=begun["t"], wall=begun["t"], saved_step=None,
+                deadline=settings.deadline, lead_s=settings.lead_s or 0.0,
+                next_time=lambda wall: next_time(settings.save_times, wall))
+    pace.request_save(begun.get("request") or 0)        # what was asked for before is answered by then
+    pace.request_save(control.save if control is not None else 0)
+    if saved is not None:
+        pace.save_done(saved["step"], saved["durable_s"])
+    return EXIT_SAVE if pace.save_due(now, now) else EXIT_GO_ON
 
 
 def notify_save(step: int, path: Path, stall_s: float | None, environ: Mapping[str, str]) -> int:
@@ -77,6 +103,8 @@ def notify_save(step: int, path: Path, stall_s: float | None, environ: Mapping[s
     resumed = _step_of(settings.resume_from)
     checkpoints = Checkpoints(settings.checkpoint_dir, Fence(settings.epoch_file, settings.epoch), attempt=settings.attempt,
                               keep=settings.keep, files=Files(), resumed_step=resumed)
+    control = _control(environ)
+    lines.write("saving", "", request=None if control is None else control.save)
     try:
         checkpoints.check()                             # nobody copies gigabytes that could not be published
         made = _publish(checkpoints, step, path)
@@ -178,6 +206,39 @@ def _step_of(folder: Path | None) -> int | None:
     return found.step if found is not None else None
 
 
+def _is_outside(environ: Mapping[str, str]) -> bool:
+    return "ORCH_RUN_DIR" not in environ or "ORCH_ATTEMPT_DIR" not in environ
+
+
+def _notice(environ: Mapping[str, str]) -> tuple[str | None, float | None]:
+    """Why to stop, and when this attempt will be killed."""
+    from orch_trainer.control import read_notice
+
+    notice, control = read_notice(Path(environ["ORCH_ATTEMPT_DIR"], "notice.json")), _control(environ)
+    if notice is not None:
+        return notice.reason, notice.deadline
+    reason = control.stop if control is not None else None
+    if reason is None and _is_fenced(environ):
+        reason = "a newer start has taken this run"
+    return reason, None
+
+
+def _control(environ: Mapping[str, str]) -> Any:
+    from orch_trainer.control import read_control
+
+    path = environ.get("ORCH_CONTROL_FILE") or os.path.join(environ.get("ORCH_RUN_DIR", ""), "control.json")
+    return read_control(Path(path))
+
+
+def _newest_line(folder: Path, *events: str) -> Any:
+    """What was said last in this attempt, of these events; None if nothing was. Raises OSError."""
+    path = folder / "trainer.jsonl"
+    for line in reversed(path.read_bytes().splitlines() if path.exists() else []):
+        if any('"event": "{}"'.format(event).encode() in line for event in events):
+            return json.loads(line.decode())
+    return None
+
+
 def _is_fenced(environ: Mapping[str, str]) -> bool:
     try:
         return int(Path(environ["ORCH_RUN_DIR"], "epoch").read_text()) > int(environ["ORCH_EPOCH"])
@@ -199,7 +260,6 @@ def _register(attempt_dir: Path, environ: Mapping[str, str], now: float) -> None
     except (OSError, ValueError, KeyError, TypeError):
         pass
     from orch_trainer.files import Files
-    from orch_trainer.lines import Lines
 
     content = {"pid": pid, "pid_start": start, "host": host, "rank": 0, "epoch": int(environ.get("ORCH_EPOCH") or 0),
                "stacks_signal": None, "asks": True}
@@ -207,7 +267,17 @@ def _register(attempt_dir: Path, environ: Mapping[str, str], now: float) -> None
     files, temporary = Files(), attempt_dir / ".trainer-{}-{}-asks".format(host, pid)
     files.write(temporary, json.dumps(content).encode() + b"\n")
     files.rename(temporary, path)
-    Lines(attempt_dir / "trainer.jsonl").write({"t": now, "event": "first_step", "step": None})
+    if _newest_line(attempt_dir, "first_step") is None:
+        _first_step(attempt_dir, environ, now)
+
+
+def _first_step(attempt_dir: Path, environ: Mapping[str, str], now: float) -> None:
+    """Saves that were asked for until now were asked of somebody before us."""
+    from orch_trainer.lines import Lines
+
+    control = _control(environ)
+    Lines(attempt_dir / "trainer.jsonl").write({"t": now, "event": "first_step", "step": None,
+                                                "request": None if control is None else control.save})
 
 
 def _script() -> tuple[int, int]:

@@ -21,7 +21,8 @@ from orchestrator.units import format_duration, format_size, parse_duration_s
 def save(tag: str, no_wait: bool, timeout: str, as_json: bool) -> None:
     """Ask a running trainer for a checkpoint now, and wait until it is complete.
 
-    For a trainer that uses orch_trainer: it saves at its next step, and its interval begins anew.
+    For a trainer that uses orch_trainer, or a script that asks `orch should-save`: it saves at its next step, and its
+    interval begins anew. A script that does not ask answers with its next `orch notify-save`.
 
     \b
     orch save resnet-a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-OF_THE_LIBRARY = frozenset({"should-stop", "notify-save"})
+OF_THE_LIBRARY = frozenset({"should-stop", "should-save", "notify-save"})
 
 
 def main() -> NoReturn:

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reliability": ("reliability", "Interruptions over all runs: M, endings, changes, bad nodes."),
     "plan": ("plan", "Checkpoint interval, storage and copies, and their cost."),
     "should-stop": ("shell:should_stop", "In job.sh: exit code 0 when it is time to save and leave."),
+    "should-save": ("shell:should_save", "In job.sh: exit code 0 when it is time to save."),
     "notify-save": ("shell:notify_save", "In job.sh: a file or folder becomes a complete checkpoint."),
     "vendor": ("repository", "Copy the trainer library into this repository, for containers."),
 }

@@ -1,4 +1,4 @@
-"""``orch should-stop`` and ``orch notify-save``, for help and completion; ``cli.entry`` runs them without this file."""
+"""``orch should-stop``, ``should-save``, ``notify-save``, for help and completion: ``cli.entry`` runs them without it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,20 @@ def should_stop() -> None:
     orch should-stop && exit 0
     """
     sys.exit(shell.main(["should-stop"]))
+
+
+@click.command("should-save")
+def should_save() -> None:
+    """For job scripts without Python: exit code 0 when a save is due, or `orch save` asks for one; 1 to go on.
+
+    The interval is the run's (T*), from the start of one `orch notify-save` to the next. After a notice it says 1: what is
+    to be saved then, `orch should-stop` says.
+
+    \b
+    if orch should-save; then save; fi
+    orch should-save && save
+    """
+    sys.exit(shell.main(["should-save"]))
 
 
 @click.command("notify-save")

@@ -33,7 +33,7 @@ def repository(slurm_cluster: PrivateSlurm, tmp_path_factory: pytest.TempPathFac
     yield made
     daemon.terminate()
     assert daemon.wait(timeout=30) == 0
-    for tag in ("asked", "back", "short"):
+    for tag in ("asked", "script", "back", "short"):
         made.orch("cancel", tag, "--now", code=None)
     made.until(lambda: processes_of(made.folder / "runs") == [], "nothing to be left running")
 
@@ -63,6 +63,28 @@ def test_a_running_trainer_saves_when_it_is_asked(repository: Repository) -> Non
     repository.orch("save", "asked", "--no-wait")
     repository.until(lambda: len(saves(repository, "asked", 1)) == 3, "the save that nobody waited for")
     assert len(events(repository, "asked", "save")) == 3
+
+
+SCRIPT = """\
+#!/usr/bin/env bash
+step=0
+while :; do
+  sleep 0.2; step=$((step + 1)); echo $step > "$ORCH_ATTEMPT_DIR/state"
+  if orch should-save; then orch notify-save $step "$ORCH_ATTEMPT_DIR/state"; fi
+  if orch should-stop; then orch notify-save $step "$ORCH_ATTEMPT_DIR/state"; exit 0; fi
+done
+"""
+
+
+def test_a_script_saves_when_it_is_asked(repository: Repository) -> None:
+    repository.job("script", script=SCRIPT, yaml="finished_when: never.json\n")
+    repository.orch("submit", "script")
+    trains(repository, "script")
+    first, second = saved(repository, "script"), saved(repository, "script")
+    assert 0 < first < second and steps(repository, "script") == [first, second], "no other save is due within the hour"
+    repository.orch("cancel", "script")
+    repository.until(lambda: repository.status("script")["state"] == "cancelled", "the script to be stopped")
+    assert len(steps(repository, "script")) == 3, "at its notice it saves once more"
 
 
 def test_nothing_that_could_save_is_said_so(repository: Repository) -> None:

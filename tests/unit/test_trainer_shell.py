@@ -1,9 +1,10 @@
-"""What a job.sh without Python calls: `orch should-stop`, `orch notify-save STEP PATH`."""
+"""What a job.sh without Python calls: `orch should-stop`, `orch should-save`, `orch notify-save STEP PATH`."""
 
 import json
 import os
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -63,6 +64,56 @@ def test_should_stop(job, capsys, happened, code, said):
     assert capsys.readouterr().out == said
 
 
+def due(job, now):
+    return shell.should_save(job, now) == 0
+
+
+def test_a_save_is_due_when_the_interval_is_over(job, tmp_path):
+    state = tmp_path / "state"
+    state.write_text("x")
+    now = time.time()
+    assert not due({}, now), "outside orch"
+    control(job, interval_s=600.0)
+    assert not due(job, now - 900), "the first to ask begins the interval"
+    assert not due(job, now - 301)
+    assert due(job, now - 299)
+    shell.notify_save(1, state, None, job)
+    assert not due(job, now + 590)
+    control(job, interval_s=300.0, seq=2)
+    assert due(job, now + 590), "as the run's interval is by now"
+    job["ORCH_DEADLINE"], job["ORCH_LEAD_S"] = str(now + 650), "60"
+    assert not due(job, now + 590), "a moment before the notice, which asks for a save of its own"
+    notice(job)
+    assert not due(job, now + 1000), "that is should-stop's"
+
+
+def test_a_save_that_is_asked_for_is_due_at_once_and_answered_once(job, tmp_path):
+    state = tmp_path / "state"
+    state.write_text("x")
+    now = time.time()
+    control(job, interval_s=3600.0, save=3)
+    assert not due(job, now), "asked of an attempt before"
+    control(job, interval_s=3600.0, save=4)
+    assert due(job, now)
+    assert due(job, now), "until it is saved"
+    shell.notify_save(1, state, None, job)
+    assert not due(job, now)
+    assert [(line["event"], line["step"], line.get("request")) for line in lines(job)] == [
+        ("first_step", None, 3), ("saving", 1, 4), ("saved", 1, None)]
+    control(job, interval_s=3600.0, save=5)
+    shell.notify_save(2, tmp_path / "gone", None, job)
+    assert not due(job, now), "it was tried, and whoever asked is told"
+
+
+def test_a_time_of_day_is_a_milestone(job):
+    now = time.mktime((2026, 5, 4, 21, 59, 0, 0, 0, -1))
+    job["ORCH_SAVE_AT"] = "5000 22:00"
+    control(job, interval_s=36000.0)
+    assert not due(job, now)
+    assert not due(job, now + 59)
+    assert due(job, now + 61)
+
+
 def test_a_file_becomes_a_complete_checkpoint_and_old_ones_go(job, tmp_path, capsys):
     state = tmp_path / "state.bin"
     for step in (9, 10, 11):
@@ -73,7 +124,8 @@ def test_a_file_becomes_a_complete_checkpoint_and_old_ones_go(job, tmp_path, cap
     assert [one.step for one in found] == [10, 11]
     assert (found[-1].path / "state.bin").read_bytes() == bytes([11]) * 1000
     assert [damage(one.path) for one in found] == ["", ""]
-    assert [(line["event"], line["step"], line["stall_s"], line["first"]) for line in lines(job)] == [
+    saved = [line for line in lines(job) if line["event"] == "saved"]
+    assert [(line["event"], line["step"], line["stall_s"], line["first"]) for line in saved] == [
         ("saved", 9, 0.5, True), ("saved", 10, None, False), ("saved", 11, None, False)]
     assert "saved step 11" in capsys.readouterr().out
     assert not list(Path(job["ORCH_CHECKPOINT_DIR"]).glob(".*"))
@@ -123,7 +175,7 @@ def test_what_is_not_there_is_a_warning_and_not_saved(job, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [
-    [], ["should-stop", "now"], ["notify-save"], ["notify-save", "5"], ["notify-save", "x", "y"],
+    [], ["should-stop", "now"], ["should-save", "7"], ["notify-save"], ["notify-save", "5"], ["notify-save", "x", "y"],
     ["notify-save", "5", "y", "--stall"], ["notify-save", "5", "y", "--stall", "nan"], ["notify-save", "-5", "y"]])
 def test_wrong_words(words, capsys):
     assert shell.main(words) == 2
