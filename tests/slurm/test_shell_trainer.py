@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ echo '{{}}' > "$ORCH_RUN_DIR/result.json"
 def test_a_shell_script_is_stopped_at_its_notice_and_resumes(slurm_cluster: PrivateSlurm, tmp_path: Path) -> None:
     run = make_run(tmp_path, "shell", JOB, finished_when="result.json")
     first, second = run, run.next()
+    second.spec = replace(second.spec, time_limit_s=180.0)     # a busy machine's steps take longer
     for attempt in (first, second):
         attempt.submit(slurm_cluster.environment, "--mem=100", "--cpus-per-task=1")
         slurm_cluster.wait_for(int(attempt.job_id), "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", timeout_s=150)
