@@ -16,7 +16,7 @@ from orchestrator.core.fold import fold
 from orchestrator.folders import attempt_dir, checkpoint_dir, run_dir
 from orchestrator.model import Ending, Phase, Run
 from orchestrator.records import StartRecord
-from orchestrator.trainer_lines import last_lines, last_of
+from orchestrator.trainer_lines import last_of, read_lines
 
 ANNOUNCED = {"scancel": "cancelled", "preemption": "preempted"}      # faults of which the trainer hears, and their endings
 
@@ -100,7 +100,7 @@ class Watcher:
         live = self.runs[tag].live
         if live is None:
             return None
-        lines = last_lines(attempt_dir(run_dir(self.repository, tag), live.number))
+        lines = read_lines(attempt_dir(run_dir(self.repository, tag), live.number))
         saved = last_of(lines, "saved")
         if saved is None or last_of(lines, "stopped", "finished", "failed") is not None:
             return None

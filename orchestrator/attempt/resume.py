@@ -20,7 +20,7 @@ from orchestrator.core.fold import fold
 from orchestrator.errors import JournalError
 from orchestrator.folders import attempt_dir, checkpoint_dir
 from orchestrator.records import StartRecord
-from orchestrator.trainer_lines import last_lines
+from orchestrator.trainer_lines import read_lines
 
 ATTEMPTS_READ = 3
 
@@ -29,7 +29,7 @@ def choose(run_dir: Path, before: Sequence[StartRecord], local_dir: str = "") ->
     """None if there is none; and what is wrong with newer ones, each in a sentence. Reads at most about 1 GiB of each."""
     before = of_this_history(run_dir, before)
     numbers = sorted({start.number for start in before})[-ATTEMPTS_READ:]
-    told = {Path(str(line["path"])) for number in numbers for line in last_lines(attempt_dir(run_dir, number))
+    told = {Path(str(line["path"])) for number in numbers for line in read_lines(attempt_dir(run_dir, number))
             if line["event"] == "saved" and line.get("path") and line.get("level") != "local"}
     found = complete_checkpoints(checkpoint_dir(run_dir), told) + local_checkpoints(local_dir, before)
     wrong: list[str] = []

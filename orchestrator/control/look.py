@@ -27,7 +27,7 @@ from orchestrator.errors import OrchError, SlurmUnreachable
 from orchestrator.model import Phase, Run
 from orchestrator.sightings import JobSeen
 from orchestrator.trainer_control import read_control
-from orchestrator.trainer_lines import last_lines, last_of
+from orchestrator.trainer_lines import last_of, read_lines
 from orchestrator.views.facts import Progress, Shown, how_to_go_on, met_of, state_word
 from orchestrator.views.interval import worked_out
 from orchestrator.views.status import Whole
@@ -153,7 +153,7 @@ def progress_of(ports: Ports, run: Run) -> Progress:
     control = read_control(run_dir)
     interval_s = control.interval_s if control else run.interval_s
     newest = max(run.attempts, key=lambda a: a.epoch) if run.attempts else None
-    events = last_lines(folders.attempt_dir(run_dir, newest.number)) if newest is not None else []
+    events = read_lines(folders.attempt_dir(run_dir, newest.number)) if newest is not None else []
     latest = last_of(events, "progress", "saved", "stopped", "finished", "first_step")
     if latest is None:
         return Progress(step=_last_step(run), interval_s=interval_s)

@@ -27,7 +27,7 @@ from orchestrator.model import ENDED_STATES, Canary, Ending, Policy, Run
 from orchestrator.records import EndRecord, StartRecord, StoodDown
 from orchestrator.sightings import JobSeen
 from orchestrator.trainer_control import read_control
-from orchestrator.trainer_lines import last_lines, last_of
+from orchestrator.trainer_lines import last_of, read_lines
 
 # C and its kin change with the machine's load; what was measured this many attempts ago says little of today.
 MEASURED_ATTEMPTS = 3
@@ -41,7 +41,7 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
     run_dir = folders.run_dir(repository, run.spec.tag)
     checkpoint = newest_complete(folders.checkpoint_dir(run_dir))
     jobs = jobs_of(run, snapshot.jobs)
-    numbered, lines_of = _numbered(run_dir / "attempts"), functools.cache(last_lines)
+    numbered, lines_of = _numbered(run_dir / "attempts"), functools.cache(read_lines)
     attempts, stood_down = _attempts(run_dir, run, checkpoint, jobs, numbered, lines_of)
     seen = Observation(
         asked_at=snapshot.asked_at, silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs,

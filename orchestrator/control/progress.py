@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import folders
-from orchestrator.trainer_lines import last_lines, last_of
+from orchestrator.trainer_lines import last_of, read_lines
 
 KEYS = ("step", "of", "loss", "steps_per_s", "left_s", "memory_bytes", "gpu_memory_bytes")
 _STEPS = ("progress", "saved", "stopped", "finished", "failed", "first_step")
@@ -20,7 +20,7 @@ def latest_progress(repository: Path, tag: str, attempt: int | None = None) -> d
     """
     run_dir = folders.run_dir(repository, tag)
     for number in [attempt] if attempt is not None else attempt_numbers(run_dir):
-        events = last_lines(folders.attempt_dir(run_dir, number))
+        events = read_lines(folders.attempt_dir(run_dir, number))
         latest = last_of(events, *_STEPS)
         if latest is not None:
             return _object(tag, number, latest, last_of(events, "progress") or {})

@@ -16,7 +16,7 @@ from orchestrator.core.pending import HELD_BY_UPSTREAM
 from orchestrator.errors import Refused, SlurmUnreachable, StorageError, TimedOut
 from orchestrator.model import After, Attempt, Phase, Run
 from orchestrator.trainer_control import read_control
-from orchestrator.trainer_lines import last_lines, last_of
+from orchestrator.trainer_lines import last_of, read_lines
 from orchestrator.units import format_duration
 from orchestrator.views.facts import how_to_go_on, state_word
 
@@ -56,7 +56,7 @@ def _trains(ports: Ports, run: Run) -> Attempt:
     live, tag = run.live, run.spec.tag
     if live is None:
         raise Refused(f"nothing of {tag} runs that could save", hint=f"`orch status {tag}` shows its newest checkpoint")
-    lines = last_lines(_attempt_dir(ports, tag, live))
+    lines = read_lines(_attempt_dir(ports, tag, live))
     if not lines:
         raise Refused(f"attempt {live.number} of {tag} has said nothing yet; only a trainer that uses orch_trainer saves "
                       "when it is asked", hint=f"`orch logs {tag}` shows how far it is")
@@ -73,7 +73,7 @@ def wait_for_save(
     StorageError where that save failed, Refused where the attempt ended without it, TimedOut."""
     began = monotonic()
     while True:
-        lines = last_lines(_attempt_dir(ports, tag, attempt))
+        lines = read_lines(_attempt_dir(ports, tag, attempt))
         begun = next((at for at, line in enumerate(lines) if line["event"] == "saving"
                       and (line.get("request") or 0) >= request), len(lines))
         told = last_of([line for line in lines[begun:] if line.get("step") == lines[begun].get("step")],

@@ -23,7 +23,7 @@ from orchestrator.journal import Event
 from orchestrator.model import Run
 from orchestrator.records import Record
 
-_read_control, _last_lines = trainer_control.read_control, trainer_lines.last_lines
+_read_control, _read_lines = trainer_control.read_control, trainer_lines.read_lines
 _read_record, _complete_checkpoints = attempt_files.read_record, checkpoints.complete_checkpoints
 R = TypeVar("R", bound=Record)
 
@@ -79,9 +79,9 @@ class Memory:
         """``trainer_control.read_control``."""
         return self.disk.parsed(f"{run_dir}/control.json", lambda: _read_control(run_dir), None)
 
-    def last_lines(self, attempt_dir: Path) -> list[dict[str, Any]]:
-        """``trainer_lines.last_lines``."""
-        return self.disk.parsed(f"{attempt_dir}/trainer.jsonl", lambda: _last_lines(attempt_dir), [])
+    def read_lines(self, attempt_dir: Path) -> list[dict[str, Any]]:
+        """``trainer_lines.read_lines``."""
+        return self.disk.parsed(f"{attempt_dir}/trainer.jsonl", lambda: _read_lines(attempt_dir), [])
 
     def record(self, path: Path, kind: type[R]) -> R | None:
         """``attempt_files.read_record``; a file is always asked for as the same kind."""

@@ -181,7 +181,7 @@ def seams() -> Iterator[None]:
         *((module, "fold", memory.fold_known) for module in (ports, witness)),
         *((module, "read_control", lambda run_dir: _here().memory.control(run_dir))
           for module in (observe, trainer, supervisor)),
-        *((module, "last_lines", lambda folder: _here().memory.last_lines(folder)) for module in (observe, resume)),
+        *((module, "read_lines", lambda folder: _here().memory.read_lines(folder)) for module in (observe, resume)),
         *((module, "read_record", lambda path, kind: _here().memory.record(path, kind))
           for module in (observe, take, witness)),
         *((module, "complete_checkpoints", lambda folder, also=(): _here().memory.checkpoints(folder, also))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from orchestrator.core.observation import Control
 from orchestrator.model import Canary, Phase, Run
 from orchestrator.planner import exposure
 from orchestrator.planner.pooled import Counted
+from orchestrator.trainer_lines import read_lines
 
 Line = dict[str, Any]
 
@@ -84,6 +87,20 @@ def test_what_was_learnt_behind_the_checkpoint_is_lost_by_design() -> None:
     assert proof is not None and proof.is_good and proof.saved_step == 50 and proof.loss_before == 3.8
     proof = judge(lines, after(51, 9.0, 8.0), 50)
     assert proof is not None and not proof.is_good
+
+
+@pytest.mark.parametrize(("first", "losses", "is_good"), [
+    (61, (2.4, 2.36), True), (61, (4.1, 3.3), False), (1, (4.1, 3.3), False)])
+def test_whoever_looks_hours_later_comes_to_the_same_verdict(
+    tmp_path: Path, first: int, losses: tuple[float, ...], is_good: bool,
+) -> None:
+    """The daemon was away: the first step and the losses behind it stand at the begin of a long file."""
+    lines = [told("start"), *after(first, *losses), *progress([1.0] * 10_000, 1000)]
+    (tmp_path / "trainer.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read_lines(tmp_path)
+    assert len(found) < len(lines) / 2, "of which only the ends are read"
+    proof = judge(BEFORE, found, 60)
+    assert proof is not None and proof.is_good == is_good and proof == judge(BEFORE, lines, 60)
 
 
 @pytest.mark.parametrize("lines", [[], after(61), after(61, 4.1)])

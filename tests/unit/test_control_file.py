@@ -6,12 +6,13 @@ import json
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.observation import Control
 from orchestrator.trainer_control import NAME, read_control, write_control
-from orchestrator.trainer_lines import last_lines, last_of
+from orchestrator.trainer_lines import last_of, read_lines
 
 CONTROL = Control(seq=3, interval_s=90.0, stop="cancel", save=2)
 
@@ -69,21 +70,24 @@ def test_what_is_no_control_file_is_none(tmp_path: Path) -> None:
 # --- trainer.jsonl ------------------------------------------------------------------------------------------------------
 
 
-def test_the_trainers_last_lines(tmp_path: Path) -> None:
-    assert last_lines(tmp_path) == []
+def test_the_trainers_lines(tmp_path: Path) -> None:
+    assert read_lines(tmp_path) == []
     (tmp_path / "trainer.jsonl").write_bytes(
         b'{"event": "start", "t": 1}\ngarbage\n[1]\n{"t": 2}\n{"event": "progress", "t": 3, "step": 4}\n\xff\xfe\n'
         b'{"event": "saved", "t": 4}\n{"event": "finished", "t"')
-    events = last_lines(tmp_path)
+    events = read_lines(tmp_path)
     assert [e["event"] for e in events] == ["start", "progress", "saved"]
     assert last_of(events, "progress", "start") == {"event": "progress", "t": 3, "step": 4}
     assert last_of(events, "finished") is None
 
 
-def test_only_the_end_of_a_long_file_is_read(tmp_path: Path) -> None:
-    lines = [json.dumps({"event": "progress", "t": n, "step": n}) for n in range(20_000)]
+@pytest.mark.parametrize("count", [1, 500, 1700, *range(1770, 1790), 20_000])
+def test_of_a_long_file_the_begin_and_the_end_are_read(tmp_path: Path, count: int) -> None:
+    lines = [json.dumps({"event": "progress", "t": n, "step": n}) for n in range(count)]
     (tmp_path / "trainer.jsonl").write_text("\n".join(lines) + "\n")
-    events = last_lines(tmp_path)
-    assert events[-1]["step"] == 19_999
-    assert 100 < len(events) < 2000
-    assert [e["step"] for e in events] == list(range(20_000 - len(events), 20_000))
+    steps = [e["step"] for e in read_lines(tmp_path)]
+    left_out = count - len(steps)
+    assert bool(left_out) == ((tmp_path / "trainer.jsonl").stat().st_size > 80 * 1024)
+    head = next((n for n, step in enumerate(steps) if n != step), count)
+    assert steps == [*range(head), *range(head + left_out, count)], "each once, and whole"
+    assert not left_out or (100 < head < 500 and 1000 < len(steps) - head < 2000)
