@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -24,6 +25,9 @@ def split_after(tag: str, awaited: Iterable[Awaited], known: Collection[str]) ->
             raise UserError(f"{item.where}{tag} cannot wait for itself", hint="leave it out")
         if item.name in known:
             tags[item.name] = item.condition or After.FINISHED
+        elif (part := re.fullmatch(r"(\d+)[_+]\d+", item.name)) is not None:
+            raise UserError(f"{item.where}{item.name} is a part of job {part[1]}, and orch waits for whole jobs",
+                            hint=f"write {part[1]}")
         elif not item.name.isdigit():
             error = unknown_tag(item.name, sorted(known), "run to wait for called")
             raise type(error)(item.where + error.message, hint=error.hint)

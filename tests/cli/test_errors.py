@@ -29,6 +29,8 @@ def nothing_was_recorded(repository: Path) -> bool:
     (("submit", "resnet-a", "--memory", "36"), 2, '--memory: "36" is not a size (add a unit: 36M or 36G)', ""),
     (("submit", "resnet-a", "--after", "resnet-a"), 2, "resnet-a cannot wait for itself", ""),
     (("submit", "resnet-a", "--after", "xyz"), 3, 'no run to wait for called "xyz"', "there is none yet"),
+    (("submit", "resnet-a", "--after", "83_1"), 2, "83_1 is a part of job 83", "write 83"),
+    (("submit", "resnet-a", "--after", "84+1"), 2, "84+1 is a part of job 84", "write 84"),
     (("status", "resnet-a"), 3, "jobs/resnet-a has never been submitted", "orch submit"),
     (("status", "../resnet-a"), 3, 'no run "../resnet-a"', ""),
     (("logs", "x"), 3, 'no run "x"', ""),
