@@ -20,6 +20,9 @@ EXIT_CONTINUE = 75      # EX_TEMPFAIL: stopped after a notice, to be continued
 EXIT_STOOD_DOWN = 76    # nothing to do or no leave to do it; also: fenced by a newer start
 EXIT_SETUP = 78         # EX_CONFIG: could not start at all
 
+# After a graceful cancel the trainer has its lead to save, and this much more, before the job is ended by Slurm.
+CANCEL_MARGIN_S = 60.0
+
 
 class Ending(StrEnum):
     """How an attempt ended (DESIGN section 6). The value is what journals and people read."""

@@ -28,6 +28,7 @@ from orchestrator.attempt.take import starts
 from orchestrator.attempt.trainer import TrainerLog, here, registered, stop_asked
 from orchestrator.folders import attempt_dir
 from orchestrator.host import is_alive
+from orchestrator.model import CANCEL_MARGIN_S
 from orchestrator.records import AttemptSpec, StartRecord
 
 BEAT_S = 30.0
@@ -235,6 +236,8 @@ class Watch:
             outcome.notice = cause.first_reason(self._heard, self._deadline, self._spec.lead_s)
             if outcome.notice in ("preempt", "signal"):
                 self._deadline = None  # sooner than the limit, and not known yet
+            elif outcome.notice == "cancel":
+                self._deadline = self._cancelled_by()
             self._after_delivery()
             self._write_notice("notice")
             return
@@ -256,7 +259,7 @@ class Watch:
         self.log.read()
         if self.outcome.notice is None and self.log.last_word == "stopped" and (control := stop_asked(self._run_dir)):
             self._heard.control = control  # its trainer read that before we did
-            self.outcome.notice, self.outcome.notice_at = "cancel", self._clock()
+            self.outcome.notice, self.outcome.notice_at, self._told_at = "cancel", self._clock(), self._steady()
         if self.outcome.notice is None or self._settled:
             return
         while (self.outcome.notice in ("preempt", "signal") and not self._heard.both
@@ -273,12 +276,19 @@ class Watch:
         if reason == "preempt":
             grace_over_at = commands.job_end_at(self._start.job_id)
             deadline = self._steady.of_wall(grace_over_at) if grace_over_at else deadline
+        elif reason == "cancel":
+            deadline = self._cancelled_by()
         elif reason == "signal":
             deadline = None            # cancelled by somebody: KillWait is all there is, and nobody here knows it
         changed = reason != self.outcome.notice or deadline != self._deadline
         self.outcome.notice, self._deadline = reason, deadline
         if changed:
             self._write_notice("notice_settled")
+
+    def _cancelled_by(self) -> float:
+        """`orch cancel` ends the job then, by the steady clock."""
+        ended = self._told_at + self._spec.lead_s + CANCEL_MARGIN_S
+        return ended if self._limit is None else min(ended, self._limit)
 
     def _write_notice(self, event: str) -> None:
         assert self.outcome.notice is not None and self.outcome.notice_at is not None

@@ -38,14 +38,12 @@ from orchestrator.core.recovery import (
 )
 from orchestrator.core.reliability import interval_in_force_s, local_interval_in_force_s
 from orchestrator.core.script import dependency, dependency_jobs
-from orchestrator.model import Attempt, Canary, Ending, Phase, Policy, Run, Submission, SubmissionState
+from orchestrator.model import CANCEL_MARGIN_S, Attempt, Canary, Ending, Phase, Policy, Run, Submission, SubmissionState
 from orchestrator.sightings import JobSeen
 from orchestrator.states import ALLOCATED_STATES, ENDED_STATES, ENDING_STATES, WAITING_STATES
 
 # A scancel that seems to have had no effect is sent again after this long.
 ASK_AGAIN_AFTER_S = 60.0
-# After a graceful cancel the trainer has its lead to save, and this much more, before the job is ended by Slurm.
-CANCEL_MARGIN_S = 60.0
 
 
 def decide(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:

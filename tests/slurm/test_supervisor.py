@@ -146,6 +146,8 @@ def test_control_json_gives_notice_of_a_cancel(tmp_path: Path) -> None:
     end = run.end()
     assert end is not None and (end.notice, end.exit_code) == ("cancel", 75)
     assert len(run.signals()) == 1
+    notice = json.loads((run.folder / "notice.json").read_text())
+    assert notice["deadline"] - notice["at"] == pytest.approx(25.0 + 60.0, abs=1.0), "lead and margin, not the limit"
 
 
 STOPS_BEFORE_ITS_SUPERVISOR_LOOKS = """
