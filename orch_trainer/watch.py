@@ -125,8 +125,7 @@ class Watch:
         """Again when notice.json tells more than the bare signal before it."""
         if not self._pace.stopping:
             return
-        reason = self.stop_reason
-        said = (reason, None if reason == "signal" else self._pace.deadline)    # whose it is, and until when, nobody knows
+        said = (self.stop_reason, self._pace.deadline if self._notice_reason else None)    # until when, the notice tells
         if said != self._said:
             self._said = said
             left = "" if said[1] is None else "  {:.0f} s left".format(said[1] - self._wall())

@@ -160,6 +160,18 @@ def test_notice_save_stop(run):
     assert run.lines()[2]["reason"] == "limit"
 
 
+def test_a_cancel_is_said_before_its_notice_and_until_when_with_it(run, capsys):
+    run.environ["ORCH_DEADLINE"] = str(run.clock.time() + 1000)
+    with pytest.raises(SystemExit), run.training() as training:
+        training.step(1)
+        run.control(seq=2, stop="cancel")
+        training._watch.poll()
+        run.notice("cancel", left_s=85.0)
+        training._watch.poll()
+    assert [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("notice")] == [
+        "notice: cancel", "notice: cancel  85 s left"]
+
+
 def test_a_preemption_is_not_said_to_leave_time_until_the_limit(run, capsys):
     run.environ["ORCH_DEADLINE"] = str(run.clock.time() + 1000)
     with pytest.raises(SystemExit), run.training() as training:
