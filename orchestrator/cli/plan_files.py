@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,7 @@ from orchestrator.errors import UserError
 from orchestrator.planner.plan import Training
 from orchestrator.planner.report import Wanted
 from orchestrator.planner.size import Size
-from orchestrator.planner.storage import Catalog, ClientLimit, Interfaces, Offer
+from orchestrator.planner.storage import Catalog, ClientLimit, Interfaces, Offer, shortest_write_s
 from orchestrator.planner.tradeoff import Job
 from orchestrator.units import format_duration
 
@@ -190,12 +191,14 @@ def read_plan(path: Path) -> Wanted:
         raise document.error("limit", f"leaves no room for a final save, which takes up to {format_duration(final_save_s)}",
                              "write a longer limit, or a write_range that ends earlier")
     _check_today(document, times["interval"], stall_s, times["write"])
+    bought = read_catalog(path.parent / file.catalog if file.catalog else None)
+    _check_efa(document, shortest_write_s(bought, size.size_bytes), write_range=range_s[0], write=times["write"])
     training = Training(stall_s=stall_s or range_s[0], mtbi_s=mtbi_s, restart_s=times["restart"] or 900.0,
                         limit_s=times["limit"], step_s=times["step_time"])
     return Wanted(
         title=file.title or ("Checkpoints" if path.stem == "plan" else f"Checkpoints of {path.stem}"),
         size=size, job=job, training=training,
-        catalog=read_catalog(path.parent / file.catalog if file.catalog else None), write_range_s=range_s,
+        catalog=bought, write_range_s=range_s,
         today_interval_s=times["interval"], today_write_s=times["write"], restart_given=times["restart"] is not None,
         priced=price is not None)
 
@@ -207,6 +210,13 @@ def _check_today(document: Document, interval_s: float | None, stall_s: float | 
         raise document.error("interval",
                              f"{format_duration(interval_s)} is no longer than a save of {format_duration(busy_s)}",
                              "write from the start of a save to the start of the next")
+
+
+def _check_efa(document: Document, shortest_s: float, **writes_s: float | None) -> None:
+    for key, write_s in writes_s.items():
+        if write_s is not None and write_s < shortest_s:
+            raise document.error(key, f"{format_duration(write_s)} takes EFA, and the catalogue has none",
+                                 f"write {format_duration(math.ceil(shortest_s))} or longer")
 
 
 def _time_s(document: Document, key: str, value: Quantity | None) -> float | None:

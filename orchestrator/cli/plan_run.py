@@ -99,6 +99,7 @@ def _storage(
     """Size, shared storage, two levels, and the trade-off where a price is given."""
     from orchestrator.planner import levels, tradeoff
     from orchestrator.planner.size import Size as Whole
+    from orchestrator.planner.storage import shortest_write_s
     from orchestrator.views import plan_json as to_json
     from orchestrator.views import plan_storage as to_text
 
@@ -118,7 +119,7 @@ def _storage(
     cheapest = tradeoff.cheapest(priced)
     options = levels.options(catalog, levels.Local(stall_s=best.training.stall_s, durable_s=best.training.stall_s + 30,
                                                    restart_s=300.0),
-                             size_bytes=size_bytes, keep=keep, shared_stall_s=0.0, mtbi_s=best.training.mtbi_s,
+                             size_bytes=size_bytes, nodes=nodes, keep=keep, shared_stall_s=0.0, mtbi_s=best.training.mtbi_s,
                              shared_share=0.05, fastest_write_s=min(30.0, write_s))
     data: dict[str, Any] = {
         "size": {"size_bytes": size_bytes, "size_per_node_bytes": size.per_node_bytes},
@@ -128,7 +129,8 @@ def _storage(
     if nodes > 1:
         lines.append(to_text.run_levels_line(levels.cheapest(options)))
     if usd_per_h is not None:
-        low_s, high_s = min(30.0, write_s), max(1200.0, write_s)
+        low_s = max(min(30.0, write_s), shortest_write_s(catalog, size_bytes))
+        high_s = max(1200.0, write_s, low_s)
         plans = tradeoff.candidates(catalog, job, low_s, high_s)
         chosen, stop_only = tradeoff.best(plans), tradeoff.best(plans, lambda plan: plan.stop_only_usd)
         rows = tradeoff.rows(catalog, job, tradeoff.write_times_s(low_s, high_s))

@@ -33,6 +33,7 @@ from orchestrator.units import format_duration
 if TYPE_CHECKING:
     from orchestrator.planner.storage import Catalog, Interfaces
 
+NO_EFA = "no file system of this catalogue sustains that without EFA, and it has none with EFA"
 USD = Number("USD", 1e9, "142.416")
 GPUS = Count("GPUs", 1, 10_000)
 
@@ -79,8 +80,7 @@ def storage(
     job = money.Job(size_bytes=size.size_bytes, nodes=nodes, mtbi_s=mtbi_s, keep=keep, stall_s=stall_s)
     choices = money.priced(bought, job, write_s, _instance(bought, instance))
     if not choices:
-        raise UserError("--write: no file system of this catalogue sustains that without EFA, and it has none with EFA",
-                        hint="allow more time, for example --write 10m")
+        raise UserError(f"--write: {NO_EFA}", hint=f"write --write {_at_least(bought, size.size_bytes)} or longer")
     required = required_throughput_bytes_per_s(size.size_bytes, write_s)
     best = money.cheapest(choices)
     answer(storage_json(required, choices, best), storage_lines(bought, size, choices, best), as_json)
@@ -98,6 +98,12 @@ def _catalog(catalog: Catalog, throughput_class: float | None) -> Catalog:
         raise UserError(f"--class: {catalog.name} has no throughput class {throughput_class:g}",
                         hint=f"there are {', '.join(f'{c:g}' for c in known)} (MB/s for each TiB)")
     return replace(catalog, offers=offers)
+
+
+def _at_least(catalog: Catalog, size_bytes: float) -> str:
+    from orchestrator.planner.storage import shortest_write_s
+
+    return format_duration(math.ceil(shortest_write_s(catalog, size_bytes)))
 
 
 def _instance(catalog: Catalog, name: str | None) -> Interfaces | None:
@@ -140,6 +146,7 @@ def tradeoff(
     """
     from orchestrator.cli.plan_files import read_catalog
     from orchestrator.planner import tradeoff as money
+    from orchestrator.planner.storage import shortest_write_s
     from orchestrator.views.plan_json import tradeoff_json
     from orchestrator.views.plan_storage import tradeoff_lines
 
@@ -155,6 +162,9 @@ def tradeoff(
     if limit_s is not None and limit_s <= (stall_s or 0.0) + high_s:
         raise UserError(f"--limit: {format_duration(limit_s)} has no room for a final save of {format_duration(high_s)}",
                         hint="write a longer limit, or a --write-range that ends earlier")
+    if low_s < shortest_write_s(bought, size.size_bytes):
+        raise UserError(f"--write-range: {format_duration(low_s)}: {NO_EFA}",
+                        hint=f"begin it with {_at_least(bought, size.size_bytes)} or later")
     rows = money.rows(bought, job, money.write_times_s(low_s, high_s))
     plans = money.candidates(bought, job, low_s, high_s)
     best, stop_only = money.best(plans), money.best(plans, lambda plan: plan.stop_only_usd)
@@ -202,8 +212,8 @@ def levels(
     require_m_above_c(mtbi_s, stall_s)
     bought = read_catalog(catalog)
     local = two.Local(stall_s=stall_s, durable_s=stall_s + local_write_s, restart_s=local_restart_s)
-    options = two.options(bought, local, size_bytes=size.size_bytes, keep=keep, shared_stall_s=shared_stall_s or 0.0,
-                          mtbi_s=mtbi_s, shared_share=shared_share)
+    options = two.options(bought, local, size_bytes=size.size_bytes, nodes=nodes, keep=keep,
+                          shared_stall_s=shared_stall_s or 0.0, mtbi_s=mtbi_s, shared_share=shared_share)
     usd_per_year = HOURS_PER_YEAR * nodes * usd_per_h if usd_per_h is not None else None
     best = two.cheapest(options, usd_per_year)
     require_write_within(best.levels.local_interval_s, local_write_s,

@@ -86,13 +86,13 @@ class Option:
 
 
 def options(
-    catalog: Catalog, local: Local, *, size_bytes: float, keep: int, shared_stall_s: float, mtbi_s: float, shared_share:
-    float, restart_base_s: float = storage.RESTART_BASE_S, fastest_write_s: float = 30.0,
+    catalog: Catalog, local: Local, *, size_bytes: float, nodes: int, keep: int, shared_stall_s: float, mtbi_s: float,
+    shared_share: float, restart_base_s: float = storage.RESTART_BASE_S, fastest_write_s: float = 30.0,
 ) -> list[Option]:
     """Every shared file system that holds the generations, each drained at its own full rate, the cheapest first."""
     found: list[Option] = []
     for system, write_s in storage.every_file_system(
-            catalog, size_bytes=size_bytes, keep=keep, fastest_write_s=fastest_write_s):
+            catalog, size_bytes=size_bytes, nodes=nodes, keep=keep, fastest_write_s=fastest_write_s):
         restart_s = storage.restart_s(size_bytes, system, restart_base_s)
         shared = Shared(stall_s=shared_stall_s, write_s=write_s, restart_s=restart_s)
         found.append(Option(

@@ -99,6 +99,11 @@ def needs_efa(catalog: Catalog, throughput_bytes_per_s: float) -> bool:
     return throughput_bytes_per_s > catalog.efa_above_bytes_per_s * (1 + 1e-12)
 
 
+def shortest_write_s(catalog: Catalog, size_bytes: float) -> float:
+    """A shorter write needs EFA, and the catalogue has none; 0 where it has."""
+    return 0.0 if any(offer.efa for offer in catalog.offers) else size_bytes / catalog.efa_above_bytes_per_s
+
+
 def smallest(offer: Offer, *, size_bytes: float, keep: int, throughput_bytes_per_s: float) -> FileSystem:
     """u ceil( max(k S, W / class) / u ): the smallest of this class that holds the generations and sustains the
     throughput."""
@@ -117,18 +122,21 @@ def choices(catalog: Catalog, *, size_bytes: float, keep: int, throughput_bytes_
 
 
 def every_file_system(
-    catalog: Catalog, *, size_bytes: float, keep: int, fastest_write_s: float,
+    catalog: Catalog, *, size_bytes: float, nodes: int, keep: int, fastest_write_s: float,
 ) -> Iterator[tuple[FileSystem, float]]:
-    """Every file system that holds the generations and writes no faster than this, with its own write time S / baseline;
-    the smallest of each class in any case. Without EFA no more than the threshold's rate is used, and what would be larger
-    than that needs is left out."""
+    """Every file system that holds the generations and writes no faster than this, with its own write time S / baseline, or
+    what all nodes together can write to it where that is less; the smallest of each class in any case. Without EFA no more
+    than the threshold's rate is used, and what would be larger than can be used is left out."""
     for offer in catalog.offers:
         first = smallest(offer, size_bytes=size_bytes, keep=keep, throughput_bytes_per_s=0.0)
         for capacity_gib in range(first.capacity_gib, max(first.capacity_gib + 1, CAPACITY_AT_MOST_GIB), offer.unit_gib):
             system = FileSystem(offer=offer, capacity_gib=capacity_gib,
                                 set_by="generations" if capacity_gib == first.capacity_gib else "throughput")
-            most = system.baseline_bytes_per_s if offer.efa else catalog.efa_above_bytes_per_s
-            write_s = size_bytes / min(system.baseline_bytes_per_s, most)
+            most = _nodes_bytes_per_s(nodes, (catalog.with_efa if offer.efa else catalog.without_efa).gbps)
+            if not offer.efa:
+                most = min(most, catalog.efa_above_bytes_per_s)
+            write_s = size_bytes / min(system.baseline_bytes_per_s, most,
+                                       _nodes_bytes_per_s(nodes, client_cap_gbps(catalog, system)))
             if write_s < fastest_write_s * (1 - 1e-12) and capacity_gib > first.capacity_gib:
                 break
             yield system, write_s
@@ -167,6 +175,10 @@ def client_cap_gbps(catalog: Catalog, system: FileSystem, instance: Interfaces |
     if instance is not None:
         caps.append(instance.gbps if not system.offer.efa or instance.efa_gbps is None else instance.efa_gbps)
     return min(caps)
+
+
+def _nodes_bytes_per_s(nodes: int, gbps: float) -> float:
+    return nodes * gbps * 1e9 / 8
 
 
 def client_need_gbps(size_bytes: float, nodes: int, write_s: float) -> float:

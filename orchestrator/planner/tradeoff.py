@@ -53,6 +53,7 @@ class Plan:
     job: Job
     write_s: float
     system: FileSystem
+    client_limited: bool = False       # one node cannot write its part so fast
 
     @property
     def stall_s(self) -> float:
@@ -107,11 +108,10 @@ class Plan:
 
 
 def cheapest_for(catalog: Catalog, job: Job, write_s: float) -> Plan:
-    """The cheapest file system that writes in this time. Where several cost the same, the one that reads back faster."""
-    found = storage.choices(catalog, size_bytes=job.size_bytes, keep=job.keep,
-                            throughput_bytes_per_s=job.size_bytes / write_s)
-    system = min(found, key=lambda s: (s.monthly_usd, -s.baseline_bytes_per_s))
-    return Plan(job=job, write_s=write_s, system=system)
+    """The cheapest file system that writes in this time, of those that a node can write to so fast as far as there are any.
+    Where several cost the same, the one that reads back faster."""
+    found = cheapest(priced(catalog, job, write_s))
+    return replace(found.plan, client_limited=found.client_limited)
 
 
 def write_times_s(low_s: float, high_s: float) -> list[float]:
@@ -126,20 +126,24 @@ def rows(catalog: Catalog, job: Job, times_s: Iterable[float]) -> list[Plan]:
 def candidates(catalog: Catalog, job: Job, low_s: float, high_s: float) -> list[Plan]:
     """Every plan among which the best one of this range is: with the file system fixed, both costs fall with the write
     time, so each is used at its own full rate (or at the range's fast end)."""
-    plans = [Plan(job=job, write_s=write_s, system=system) for system, write_s in storage.every_file_system(
-        catalog, size_bytes=job.size_bytes, keep=job.keep, fastest_write_s=low_s) if low_s * (1 - 1e-12) <= write_s <= high_s]
+    systems = storage.every_file_system(
+        catalog, size_bytes=job.size_bytes, nodes=job.nodes, keep=job.keep, fastest_write_s=low_s)
+    plans = [Plan(job=job, write_s=write_s, system=system) for system, write_s in systems
+             if low_s * (1 - 1e-12) <= write_s <= high_s]
     return [*plans, cheapest_for(catalog, job, low_s), cheapest_for(catalog, job, high_s)]
 
 
 def best(plans: Iterable[Plan], cost: Callable[[Plan], float] = lambda plan: plan.total_usd) -> Plan:
-    return min(plans, key=lambda plan: (cost(plan), plan.write_s))
+    """The cheapest that can be had."""
+    return min(plans, key=lambda plan: (plan.client_limited, cost(plan), plan.write_s))
 
 
 def flat_region_s(plans: Iterable[Plan], within: float = FLAT) -> tuple[float, float]:
     """The shortest and the longest write time of plans that cost within this share of the best."""
     plans = list(plans)
-    most_usd = best(plans).total_usd * (1 + within)
-    times_s = [plan.write_s for plan in plans if plan.total_usd <= most_usd]
+    chosen = best(plans)
+    most_usd = chosen.total_usd * (1 + within)
+    times_s = [plan.write_s for plan in plans if plan.total_usd <= most_usd and plan.client_limited == chosen.client_limited]
     return min(times_s), max(times_s)
 
 

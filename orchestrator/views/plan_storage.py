@@ -80,7 +80,7 @@ def _named(plan: Plan) -> str:
 def _plan_row(plan: Plan) -> tuple[str, ...]:
     return (duration(plan.stall_s), duration(plan.write_s), duration(plan.interval_s),
             usd(plan.stopped_gpu_hours), usd(plan.stopped_usd), usd(plan.lost_work_usd), usd(plan.storage_usd),
-            usd(plan.total_usd), named(plan.system))
+            usd(plan.total_usd), named(plan.system) + (", one node cannot write so fast" if plan.client_limited else ""))
 
 
 def levels_lines(

@@ -170,7 +170,14 @@ def test_a_catalogue_of_ones_own(orch: Orch, tmp_path: Path) -> None:
     text = orch("plan", "storage", *MODEL, "--write", "5m", "--mtbi", "200h", "--catalog", "own.yaml").out
     assert "Ceph; here, prices of 2026-12" in text
     too_fast = orch("plan", "storage", *MODEL, "--write", "10s", "--mtbi", "200h", "--catalog", "own.yaml")
-    assert too_fast.code == 2 and "without EFA" in too_fast.err
+    assert too_fast.code == 2 and "without EFA" in too_fast.err and "write --write 18s or longer" in too_fast.err
+    line = ("plan", "tradeoff", *MODEL, "--mtbi", "200h", "--gpu-hourly-usd", "99", "--catalog", "own.yaml")
+    hasty = orch(*line, "--write-range", "5s:20m")
+    assert hasty.code == 2 and "--write-range: 5s: no file system" in hasty.err and "begin it with 18s" in hasty.err
+    assert orch(*line).code == 0
+    (tmp_path / "plan.yaml").write_text(f"{PLAN}catalog: own.yaml\nwrite_range: 5s:20m\n")
+    page = orch("plan", "report", "plan.yaml", "-o", "plan.html")
+    assert page.code == 2 and "plan.yaml:10: write_range: 5s takes EFA" in page.err and "18s" in page.err
 
 
 @pytest.mark.parametrize(("old", "new", "problem"), [

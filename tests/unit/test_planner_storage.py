@@ -48,8 +48,9 @@ def test_the_articles_own_plans_priced_the_same_way() -> None:
 
 
 @pytest.mark.parametrize("job", [ASYNC, SYNC, replace(ASYNC, keep=9), replace(ASYNC, limit_s=86_400.0),
-                                 replace(SYNC, mtbi_s=M_S / 10), replace(ASYNC, mtbi_s=M_S / 100)],
-                         ids=["async", "sync", "keep", "limit", "short", "write longer than T*"])
+                                 replace(SYNC, mtbi_s=M_S / 10), replace(ASYNC, mtbi_s=M_S / 100),
+                                 replace(ASYNC, nodes=1, price_usd_per_h=1e4)],
+                         ids=["async", "sync", "keep", "limit", "short", "write longer than T*", "one node"])
 def test_no_write_time_on_a_fine_grid_is_better_than_the_best_candidate(job: Job) -> None:
     best = tradeoff.best(tradeoff.candidates(CATALOG, job, 30, 1200)).total_usd
     grid = [30 + 0.5 * i for i in range(2341)]
@@ -97,6 +98,13 @@ def test_what_one_node_can_write() -> None:
     assert narrow[500].client_limited and not narrow[250].client_limited and not tradeoff.cheapest(choices).client_limited
     small = storage.client_cap_gbps(CATALOG, narrow[125].plan.system, CATALOG.instances["c6in.2xlarge"])
     assert small == 12.5
+    one = replace(ASYNC, nodes=1)                # a plan that one node can write is taken, though others were cheaper
+    assert tradeoff.cheapest_for(CATALOG, one, 300).system.offer.throughput_class == 250
+    plans = tradeoff.candidates(CATALOG, replace(one, price_usd_per_h=1e4), 30, 1200)
+    best = tradeoff.best(plans)
+    assert not best.client_limited and storage.client_need_gbps(SIZE, 1, best.write_s) <= storage.client_cap_gbps(
+        CATALOG, best.system) * (1 + 1e-9)
+    assert tradeoff.cheapest_for(CATALOG, one, 1).client_limited
     per_connection = replace(CATALOG, without_efa=replace(CATALOG.without_efa, gbps_per_server=None),
                              connections_gbps={"default": 2.0})
     assert storage.client_cap_gbps(per_connection, narrow[500].plan.system) == 5 * 2.0
@@ -141,7 +149,7 @@ def test_two_levels_lived_through(share: float, rate: float, simulated: float) -
 
 
 def test_the_cheapest_behind_local_copies() -> None:
-    options = levels.options(CATALOG, levels.Local(stall_s=5, durable_s=35, restart_s=300), size_bytes=SIZE, keep=4,
+    options = levels.options(CATALOG, levels.Local(stall_s=5, durable_s=35, restart_s=300), size_bytes=SIZE, nodes=32, keep=4,
                              shared_stall_s=0, mtbi_s=M_S, shared_share=0.05)
     assert levels.cheapest(options).system.monthly_usd == pytest.approx(1044)
     assert options == sorted(options, key=lambda o: (o.system.monthly_usd, o.levels.waste))
