@@ -15,7 +15,15 @@ from orchestrator.core.levels import FIRST_LOCAL_S, Levels, extra_stall_s, level
 from orchestrator.core.measures import Measured, Spread, spread
 from orchestrator.model import GOES_ON, INTERRUPTIONS, Attempt, Policy, Run
 from orchestrator.planner import exposure
-from orchestrator.planner.interval import Choice, Waste, choose_interval, daly_interval_s, excess_of, expected_waste
+from orchestrator.planner.interval import (
+    Choice,
+    Waste,
+    choose_interval,
+    daly_interval_s,
+    exact_waste,
+    excess_of,
+    expected_waste,
+)
 from orchestrator.planner.pooled import Counted, Rate, TwoRates, two_rates
 from orchestrator.planner.stops import lead_needed_s
 
@@ -72,6 +80,16 @@ class Setting:
     waste: Waste | None                # None while C is not known
     lead_s: float                      # the notice before the limit that this run's next submission gets
     levels: Levels | None = None       # of a run that saves to its node too; `choice` is then the shared level's
+
+    @property
+    def waste_exact(self) -> float | None:
+        """Of one level: the sum that ``waste`` is the first order of, and never more than all. None while C is not known."""
+        cost, durable, every_s = self.measured.cost_s, self.measured.durable_s, self.choice.interval_s
+        if cost is None or (self.levels is not None and not self.levels.all_shared):
+            return None
+        return exact_waste(
+            every_s, stall_s=min(_at_least(cost.median), every_s), mtbi_s=self.known.mtbi_h * 3600, restart_s=self.restart_s,
+            write_s=max(0.0, durable.median - cost.median) if durable else 0.0)
 
     @property
     def lead_needed_s(self) -> float | None:

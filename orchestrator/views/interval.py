@@ -34,7 +34,9 @@ def interval_lines(setting: Setting, restarts: Restarts, in_force_s: float | Non
                      f"to the node every {format_duration(local.interval_s)} ({local.bound}); {percent(elsewhere)} of the "
                      "interruptions are taken to need the shared one")
     if setting.waste is not None:
-        lines.append(f"expected waste {percent(setting.waste.total)}: stalls {percent(setting.waste.stall)}, rework "
+        first, exact = percent(setting.waste.total), setting.waste_exact
+        whole = first if exact is None or percent(exact) == first else f"{percent(exact)}, to first order {first}"
+        lines.append(f"expected waste {whole}: stalls {percent(setting.waste.stall)}, rework "
                      f"{percent(setting.waste.rework)}, not yet durable {percent(setting.waste.not_yet_durable)}, restarts "
                      + (percent(setting.waste.restart) if restarts.whole_s else "not measured yet"))
     if setting.lead_needed_s is not None and setting.lead_needed_s > setting.lead_s:
@@ -104,7 +106,8 @@ def worked_out(run: Run, setting: Setting, restarts: Restarts, in_force_s: float
     if setting.waste is not None and (setting.levels is None or setting.levels.all_shared):
         waste = setting.waste
         lines.append(f"waste = C/T + T/2M + t/M + R/M = {waste.stall:.3g} + {waste.rework:.3g} + {waste.not_yet_durable:.3g} "
-                     f"+ {waste.restart:.3g} = {waste.total:.3g} at T = {choice.interval_s:.6g} s")
+                     f"+ {waste.restart:.3g} = {waste.total:.3g} at T = {choice.interval_s:.6g} s, "
+                     f"exactly {setting.waste_exact or 0.0:.3g}")
     lines.append(f"chosen {choice.interval_s:.6g} s ({choice.bound}); in force "
                  + (f"{in_force_s:.6g} s" if in_force_s is not None else "nothing yet")
                  + ("" if choice.bound.startswith("fixed") else

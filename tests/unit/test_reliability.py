@@ -170,6 +170,17 @@ def test_a_lead_that_no_final_save_fits_into_is_said(durable_s: float, step_s: f
     assert needed is None or f"takes up to {needed} (step, save, 10s for the exit), longer than the lead of 1m" in said[0]
 
 
+def test_a_waste_that_is_not_small_is_told_exactly() -> None:
+    """The first order counts the stall twice, and may come to more than all time."""
+    often = replace(AUTO, prior_mtbi_h=0.01)
+    for stall_s, durable_s, policy in ((10.0, 60.0, often), (10.0, 60.0, replace(often, checkpoint_interval_s=5.0))):
+        found = setting(run_of(), measured(stall_s, durable_s), policy, 0.0)
+        assert found.waste is not None and found.waste_exact is not None and found.waste.total > found.waste_exact
+        assert 0 < found.waste_exact <= 1
+        words = " ".join(interval_lines(found, restarts(run_of()), 60.0))
+        assert f"expected waste {100 * found.waste_exact:.0f} %, to first order {100 * found.waste.total:.0f} %: " in words
+
+
 def test_an_interval_by_hand_is_a_command() -> None:
     fixed = replace(AUTO, checkpoint_interval_s=77.0)
     assert worth_changing(300.0, setting(run_of(), measured(5.0), fixed, 0.0))
@@ -274,6 +285,8 @@ def test_the_sum_is_worked_out() -> None:
     assert f"M = 1 / ({found.known.platform.mean:.6g} + {found.known.own.mean:.6g}) = {found.known.mtbi_h:.6g} h" in text
     assert found.waste is not None and "waste = C/T + T/2M + t/M + R/M = 0.000766 + 0.000766 + " in text
     assert f"= {found.waste.total:.3g} at T = {found.choice.interval_s:.6g} s" in text
+    assert f", exactly {found.waste_exact:.3g}\n" in text
+    assert f"expected waste {100 * found.waste.total:.2g} %: stalls" in text
     assert "it changes when" in text
     by_hand = replace(AUTO, checkpoint_interval_s=60.0)
     assert "it changes when" not in "".join(worked_out(run, setting(run, measured(0.5), by_hand, 1e9), restarts(run), 60.0))
