@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from orchestrator.core.observation import Observation
-from orchestrator.model import Attempt, Ending, Policy, Run, SubmissionState
+from orchestrator.model import Attempt, Ending, Phase, Policy, Run, SubmissionState
 from orchestrator.units import format_duration, format_size
 
 
@@ -199,6 +199,8 @@ def rule_in_words(run: Run, policy: Policy) -> str:
     last = _newest(run)
     if last is None or last.ending is None:
         return ""
+    if last.ending == Ending.CANCELLED and run.phase in (Phase.CANCELLING, Phase.CANCELLED):
+        return f"rule for {last.ending}: nothing follows, as `orch cancel` asked"
     parts = [_rule(last).follows]
     retries, misses = _retries(last, policy), without_progress(run)
     if retries == 0:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import POLICY, ended, job, queued, run_of, seen, started
+from builders import POLICY, ended, event, job, queued, run_of, seen, started
 
 from orchestrator.core import actions as do
 from orchestrator.core.decide import decide
@@ -44,6 +44,13 @@ def test_explain_names_the_rule_of_every_ending(ending: Ending) -> None:
     ("setup-failure", "rule for setup-failure: held at once")])
 def test_a_rule_names_its_numbers(ending: str, words: str) -> None:
     assert words in rule_in_words(after(ending), POLICY)
+
+
+def test_what_orch_itself_cancelled_is_not_called_held() -> None:
+    story: list[Any] = [queued(1), started(1), event("cancel", 50, reason="by hand")]
+    for run in (run_of(*story, ended(1, "cancelled", 60)), run_of(*story, ended(1, "cancelled", 60), event("cancelled", 61))):
+        assert rule_in_words(run, POLICY) == "rule for cancelled: nothing follows, as `orch cancel` asked"
+    assert "held" in rule_in_words(run_of(*story[:2], ended(1, "cancelled", 60)), POLICY)
 
 
 def test_progress_takes_the_count_and_the_back_off_away() -> None:
