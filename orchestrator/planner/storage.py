@@ -129,7 +129,7 @@ def every_file_system(
     than the threshold's rate is used, and what would be larger than can be used is left out."""
     for offer in catalog.offers:
         first = smallest(offer, size_bytes=size_bytes, keep=keep, throughput_bytes_per_s=0.0)
-        for capacity_gib in range(first.capacity_gib, max(first.capacity_gib + 1, CAPACITY_AT_MOST_GIB), offer.unit_gib):
+        for capacity_gib in _capacities_gib(first.capacity_gib, offer.unit_gib):
             system = FileSystem(offer=offer, capacity_gib=capacity_gib,
                                 set_by="generations" if capacity_gib == first.capacity_gib else "throughput")
             most = _nodes_bytes_per_s(nodes, (catalog.with_efa if offer.efa else catalog.without_efa).gbps)
@@ -142,6 +142,14 @@ def every_file_system(
             yield system, write_s
             if most < system.baseline_bytes_per_s:
                 break                  # more of it writes no faster
+
+
+def _capacities_gib(first: int, unit: int) -> Iterator[int]:
+    """Every one that can be ordered; where a unit is next to nothing beside it, one after another a 500th part larger."""
+    yield first
+    capacity = first
+    while (capacity := capacity + unit * max(1, capacity // (500 * unit))) < CAPACITY_AT_MOST_GIB:
+        yield capacity
 
 
 def read_s(size_bytes: float, system: FileSystem) -> float:

@@ -58,6 +58,16 @@ def test_no_write_time_on_a_fine_grid_is_better_than_the_best_candidate(job: Job
     assert best <= least + 1e-6 and least < best * 1.02
 
 
+def test_small_units_make_no_more_plans_than_can_be_told_apart() -> None:
+    """Other file systems than FSx come in GiB."""
+    fine = replace(CATALOG, efa_above_bytes_per_s=1e11, offers=tuple(
+        replace(offer, unit_gib=1) for offer in CATALOG.offers if not offer.efa))
+    plans = tradeoff.candidates(fine, ASYNC, 30, 1200)
+    assert len(plans) < 10_000
+    least = min(tradeoff.cheapest_for(fine, ASYNC, 30 + 2.0 * i).total_usd for i in range(586))
+    assert tradeoff.best(plans).total_usd < 1.001 * least
+
+
 def test_no_write_meets_the_next() -> None:
     """Where sqrt(2 C M) is shorter than a save takes to be written, C + write is best."""
     short = tradeoff.cheapest_for(CATALOG, replace(ASYNC, mtbi_s=7200.0), 600)
