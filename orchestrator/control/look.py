@@ -159,7 +159,8 @@ def progress_of(ports: Ports, run: Run) -> Progress:
         return Progress(step=_last_step(run), interval_s=interval_s)
     said = last_of(events, "progress") or {}
     of = _number(said, "of") or _number(last_of(events, "start") or {}, "of")
-    step = _number(latest, "step")
+    told = [_number(latest, "step"), newest.last_step if newest is not None else None]  # its end tells of later steps
+    step = max((one for one in told if one is not None), default=None)
     return Progress(
         step=int(step) if step is not None else None, of=int(of) if of is not None else None, loss=_number(said, "loss"),
         steps_per_s=_number(said, "steps_per_s"), left_s=_number(said, "left_s"), memory_bytes=_number(said, "memory_bytes"),

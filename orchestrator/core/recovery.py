@@ -204,15 +204,21 @@ def rule_in_words(run: Run, policy: Policy) -> str:
     parts = [_rule(last).follows]
     retries, misses = _retries(last, policy), without_progress(run)
     if retries == 0:
-        parts = ["held at once"]
-    elif retries is not None:
-        parts.append(f"{_alike_without_progress(run)} in a row without a newer checkpoint, at most {retries} are retried")
+        return f"rule for {last.ending}: held at once"
+    if retries is not None:
+        alike = _alike_without_progress(run)
+        parts.append(f"{alike} in a row without a newer checkpoint, at most {retries} are retried")
+        if alike > retries:
+            return f"rule for {last.ending}: held: {parts[-1]}"
     elif _rule(last).counted:
         parts.append(f"{misses} of at most {policy.endings_without_progress - 1} endings in a row without a newer checkpoint"
                      if misses else "it made progress, so nothing counts against it" if last.progressed
                      else "nobody knows whether it made progress, so nothing counts against it")
+        if misses >= policy.endings_without_progress:
+            return (f"rule for {last.ending}: held: {misses} endings in a row without a newer checkpoint "
+                    f"(`endings_without_progress: {policy.endings_without_progress}`)")
     wait = backoff(run, policy)
-    if wait is not None and retries != 0:
+    if wait is not None:
         parts.append(wait.why)
     parts += {Ending.OUT_OF_MEMORY: [f"memory x {policy.memory_factor:g} up to the largest node's"],
               Ending.LIMIT_UNSAVED: [f"lead x {policy.lead_factor:g} up to half the limit"],

@@ -124,6 +124,13 @@ def test_status_with_json_of_one_run_has_its_saves_and_its_timeline(orch: Orch, 
         "attempt 1 ended: finished"]
 
 
+def test_a_short_attempts_last_step_is_the_runs(orch: Orch, repository: Path) -> None:
+    """Its trainer speaks every 30 s; its end tells of what came behind."""
+    folder = make_run(repository, "a", *QUEUED, STARTED, {**ENDED, "ending": "crash", "last_step": 39})
+    said(folder, {"event": "first_step", "step": 1})
+    assert orch("status", "a", "--json").json["step"] == 39
+
+
 def test_what_no_pass_has_noted_yet_is_shown_all_the_same(orch: Orch, repository: Path) -> None:
     folder = make_run(repository, "a", *QUEUED) / "attempts" / "0001"
     folder.mkdir(parents=True)

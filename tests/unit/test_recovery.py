@@ -46,6 +46,16 @@ def test_a_rule_names_its_numbers(ending: str, words: str) -> None:
     assert words in rule_in_words(after(ending), POLICY)
 
 
+def test_a_rule_that_holds_the_run_says_so_and_nothing_of_a_next_attempt() -> None:
+    words = rule_in_words(after("crash", "crash", "crash"), POLICY)
+    assert words == (
+        "rule for crash: held: 3 endings in a row without a newer checkpoint (`endings_without_progress: 3`)")
+    once = replace(POLICY, retries={Ending.SETUP_FAILURE: 1})
+    assert rule_in_words(after("setup-failure", "setup-failure"), once) == (
+        "rule for setup-failure: held: 2 in a row without a newer checkpoint, at most 1 are retried")
+    assert "begins anew" in rule_in_words(after("setup-failure"), once)
+
+
 def test_what_orch_itself_cancelled_is_not_called_held() -> None:
     story: list[Any] = [queued(1), started(1), event("cancel", 50, reason="by hand")]
     for run in (run_of(*story, ended(1, "cancelled", 60)), run_of(*story, ended(1, "cancelled", 60), event("cancelled", 61))):
