@@ -137,7 +137,8 @@ def _storage_part(report: Report) -> list[str]:
 
 
 def _write_marks(report: Report, value: Callable[[Plan], float]) -> list[Mark]:
-    marks = [Mark(at=(report.best.write_s, value(report.best)), text=f"best {duration(report.best.write_s)}")]
+    word = "best" if report.wanted.priced else "today" if report.today is not None else "planned"  # no price, no best one
+    marks = [Mark(at=(report.best.write_s, value(report.best)), text=f"{word} {duration(report.best.write_s)}")]
     if report.today is not None and abs(report.today.write_s / report.best.write_s - 1) > 0.02:
         near = 0.5 < report.today.write_s / report.best.write_s < 2
         marks.append(Mark(at=(report.today.write_s, value(report.today)), colour=2, below=near,

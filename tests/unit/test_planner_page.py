@@ -50,6 +50,13 @@ def test_the_page_is_one_whole_file(wanted: Wanted) -> None:
         assert all(-1 <= n <= max(WIDTH, HEIGHT) + 1 for n in numbers)
 
 
+def test_without_a_price_no_write_is_called_the_best() -> None:
+    nothing_today = replace(WANTED, today_write_s=None, today_interval_s=None)
+    for wanted, said in ((WANTED, "today 20m"), (nothing_today, "planned 3m10s")):
+        words = texts(report_page(report(replace(wanted, priced=False))))
+        assert said in words and [word for word in words if word.startswith("best ")] == ["best 44m43s"]
+
+
 def texts(page: str) -> list[str]:
     return [element.text or "" for element in parsed(page).findall(".//text")]
 
