@@ -19,6 +19,7 @@ class Kind(StrEnum):
     NODE_OUT = "node-out"
     SAVES_FAIL = "saves-fail"
     SAVES_AGAIN = "saves-again"
+    LINGERS = "lingers"                # a job that does not come to its end
     ONE_LEFT = "one-left"
     DRAINED = "drained"
     SLURM_SILENT = "slurm-silent"

@@ -265,6 +265,16 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lingering:
+    """A job that has been ending for long: it keeps its node, and what waits behind it waits on."""
+
+    submission_id: str
+    job_id: str
+    since: float
+    nodes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What the journal says of a run: the fold of its events."""
 
@@ -288,6 +298,7 @@ class Run:
     saves_fail: bool = False           # its trainer cannot save: a full or failing disk, as last told in `saves`
     saves_told_at: float | None = None
     saves_asked: int = 0               # checkpoints that people asked for: control.json's `save`
+    lingering: tuple[Lingering, ...] = ()  # as last told in `lingers`
     rollback_step: int | None = None   # where it goes back to
     rolled_back_epoch: int = 0         # what starts up to this one saved leads to nothing to resume from
     canary: Canary = Canary.NONE

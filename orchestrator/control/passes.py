@@ -70,7 +70,7 @@ def settled(run: Run, now: float) -> bool:
     """Nothing can happen to this run until a person asks for something."""
     given_up = any(s.dropped_at is not None and now - s.dropped_at < STRAYS_FOR_S for s in run.submissions)
     asked = any(now - at < STRAYS_FOR_S for at in run.requests.values())
-    idle = run.live is None and not run.waiting and not run.unanswered and run.change is None
+    idle = run.live is None and not run.waiting and not run.unanswered and run.change is None and not run.lingering
     return idle and not given_up and not asked and (run.over or run.phase == "held")
 
 
@@ -285,6 +285,12 @@ def describe(event: journal.Event) -> str:
             every_s, local_s = event["interval_s"], event.get("local_interval_s")
             local = f", to the node every {format_duration(local_s)}" if local_s is not None and local_s < every_s else ""
             return f"interval: a checkpoint every {format_duration(every_s)}{local}{unchanged}"
+        case "lingers" if event.get("over"):
+            return f"job {event['job_id']} has come to its end at last"
+        case "lingers":
+            where = f" on {event['nodes']}" if event.get("nodes") else ""
+            return (f"job {event['job_id']} has been ending for {format_duration(event['t'] - event['since'])}{where}: Slurm "
+                    "waits until nothing of it is left")
         case "saves":
             return f"cannot save: {event.get('reason', '')}" if event.get("fail") else "saves again"
         case other:

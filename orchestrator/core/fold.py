@@ -28,6 +28,7 @@ journal is read.
     rollback     intent: go back to an earlier checkpoint   -> rolled_back: newer ones are set aside, it goes on
     adjusted     the next attempts ask for more memory or a longer lead, because of an ending
     saves        the trainer cannot save (fail: true; a full disk), or can again
+    lingers      a job has been ending for long and keeps its node, or is gone at last (over: true)
     interval     a checkpoint interval was chosen, with all that it was computed from: M from `platform`, which counts all
                  runs in node-hours, and `own`, this run in hours, each with its prior (older ones: one `prior` for the run)
     estimated    a person was told when Slurm would start a waiting job; a guess that changes nothing
@@ -47,6 +48,7 @@ from orchestrator.model import (
     Canary,
     Change,
     Ending,
+    Lingering,
     Phase,
     Profile,
     Run,
@@ -154,6 +156,14 @@ def _interval(run: Run, event: Event) -> Changes:
 
 def _saves(run: Run, event: Event) -> Changes:
     return {"saves_fail": bool(event["fail"]), "saves_told_at": float(event["t"])}
+
+
+def _lingers(run: Run, event: Event) -> Changes:
+    others = tuple(one for one in run.lingering if one.submission_id != event["submission_id"])
+    if event.get("over"):
+        return {"lingering": others}
+    return {"lingering": (*others, Lingering(submission_id=str(event["submission_id"]), job_id=str(event["job_id"]),
+                                             since=float(event["since"]), nodes=str(event.get("nodes") or "")))}
 
 
 def _adjusted(run: Run, event: Event) -> Changes:
@@ -334,6 +344,7 @@ _UPDATES: dict[str, Callable[[Run, Event], Changes]] = {
     "answered": _answered,
     "adjusted": _adjusted,
     "saves": _saves,
+    "lingers": _lingers,
     "update": _update,
     "changed": _changed,
     "script_taken": _script_taken,

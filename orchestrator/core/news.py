@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from orchestrator.core import canary
+from orchestrator.core import canary, lingering
 from orchestrator.core.changing import done
 from orchestrator.core.endings import Verdict, classify
 from orchestrator.core.evidence import RUN_AGAIN, evidence_of, later_starts, waits_again
@@ -45,8 +45,8 @@ def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
         return [{"event": "adjusted", "reason": change.why,
                  **({"memory_bytes": change.memory_bytes} if change.memory_bytes is not None else {}),
                  **({"lead_s": change.lead_s} if change.lead_s is not None else {})}]
-    return (list(_phase(run, seen, policy)) or list(canary.news(run, seen)) or list(_saves(run, seen, now))
-            or list(_interval(run, seen, policy, now)))
+    return (list(_phase(run, seen, policy)) or list(canary.news(run, seen)) or list(lingering.news(run, seen, now))
+            or list(_saves(run, seen, now)) or list(_interval(run, seen, policy, now)))
 
 
 # --- submissions whose sbatch was not settled, and jobs that the journal does not know ---------------------------------

@@ -24,7 +24,7 @@ EMBEDS_AT_MOST = 6000                  # title, description, field names and val
 SILENT = 1 << 12                       # SUPPRESS_NOTIFICATIONS
 _GREEN, _RED, _ORANGE, _BLUE, _GREY = 0x2ECC71, 0xE74C3C, 0xE67E22, 0x3498DB, 0x95A5A6
 _COLOURS = {Kind.FINISHED: _GREEN, Kind.HELD: _RED, Kind.NODE_OUT: _ORANGE, Kind.SLURM_SILENT: _ORANGE,
-            Kind.SAVES_FAIL: _ORANGE, Kind.SAVES_AGAIN: _GREEN,
+            Kind.SAVES_FAIL: _ORANGE, Kind.SAVES_AGAIN: _GREEN, Kind.LINGERS: _ORANGE,
             Kind.SLURM_ANSWERS: _GREEN, Kind.ONE_LEFT: _BLUE, Kind.DRAINED: _BLUE}
 
 

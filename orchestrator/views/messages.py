@@ -41,7 +41,8 @@ def run_messages(events: Sequence[Event], begin: int, left: Sequence[Run] | None
     told = enumerate(zip(pairwise(folded), events[-len(folded):][1:], strict=True), 1)
     return [
         message for index, ((before, after), event) in told if index >= begin
-        for message in (*_of_event(before, after, index, left), *_of_saves(before, after, index, event))]
+        for message in (*_of_event(before, after, index, left), *_of_saves(before, after, index, event),
+                        *_of_lingering(before, after, index, event))]
 
 
 def _of_event(before: Run, after: Run, index: int, left: Sequence[Run] | None) -> Iterator[Message]:
@@ -66,6 +67,21 @@ def _of_saves(before: Run, after: Run, index: int, event: Event) -> Iterator[Mes
         if after.saves_fail else (kept,)
     yield Message(key=f"{_name(after)}/{index}/{kind}", kind=kind, at=after.saves_told_at or 0.0, tag=tag, headline=headline,
                   lines=lines)
+
+
+def _of_lingering(before: Run, after: Run, index: int, event: Event) -> Iterator[Message]:
+    """A job that does not come to its end."""
+    tag, behind = after.spec.tag, ", ".join(s.job_id for s in after.waiting if s.job_id)
+    for one in after.lingering:
+        if one in before.lingering:
+            continue
+        where = f" on {foreign(one.nodes)}" if one.nodes else ""
+        yield Message(
+            key=f"{_name(after)}/{index}/{Kind.LINGERS}", kind=Kind.LINGERS, at=event["t"], tag=tag,
+            headline=f"job {one.job_id} of {tag} has been ending for {_lasted(event['t'] - one.since)}{where}",
+            lines=(f"Slurm waits until nothing of it is left{f', and job {behind} waits with it' if behind else ''}",
+                   f"`scontrol show job {one.job_id}` and `sinfo -R` say where it hangs: an epilog, or a process that cannot "
+                   "be killed", "whoever manages the node frees it by setting it down, and up again"))
 
 
 def _name(run: Run) -> str:

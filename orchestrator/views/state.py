@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.model import INTERRUPTIONS, Phase, Run
+from orchestrator.model import INTERRUPTIONS, Lingering, Phase, Run
 from orchestrator.states import WAITING_STATES
 from orchestrator.units import format_duration
 from orchestrator.views.facts import Shown, how_to_go_on, metrics_in_words, run_as_json, state_word, why_waiting
@@ -71,6 +71,7 @@ def page_of(
     finished = [s for s in over if s.run.phase == Phase.FINISHED]
     like = max(finished or shown, key=_submitted, default=None)  # nobody wants to begin from a run that is broken
     tail = HOW_TO_QUEUE.format(like=like.run.spec.tag if like is not None else "OLD")
+    troubles = [*troubles, *(_lingers(s.run, one) for s in shown for one in s.run.lingering)]
     first = _first(shown, held, waiting, len(ended), len(troubles), _silence(silent, silent_since))
     whole_room = PAGE_AT_MOST - len(first) - sum(map(len, _trouble_lines(troubles))) - len(tail) - FRAME_AT_MOST
     groups, room = [], 0
@@ -85,6 +86,12 @@ def page_of(
         room -= sum(len(text) + 1 for text in lines)
         groups.append(Group(title=title, runs=tuple(runs), lines=tuple(lines)))
     return Page(first=first, troubles=tuple(troubles), groups=tuple(groups), earlier=len(over) - len(ended), tail=tail)
+
+
+def _lingers(run: Run, one: Lingering) -> str:
+    where = f" on {one.nodes}" if one.nodes else ""
+    return (f"{run.spec.tag}: job {one.job_id} has been ending since {minute_utc(one.since)}{where}; 'scontrol show job "
+            f"{one.job_id}' and 'sinfo -R' say where it hangs")
 
 
 def _submitted(shown: Shown) -> tuple[float, str]:

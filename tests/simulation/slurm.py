@@ -249,7 +249,7 @@ class SimulatedSlurm:
             if job.in_allocation and now >= job.kill_at:
                 self.machines.kill(job)
                 self._finalize(job, job.final)
-            if job.end_at is not None and now > job.end_at + self._min_job_age_s:
+            if job.ended and job.end_at is not None and now > job.end_at + self._min_job_age_s:
                 self.jobs_by_id.pop(job.job_id, None)  # an ending in this tick may have forgotten it already
         self._start_what_may()
 
