@@ -1,8 +1,10 @@
-"""A campaign in place of a tag: what ``orch submit``, ``status`` and ``cancel`` do with it."""
+"""A campaign in place of a tag: what ``orch submit``, ``status``, ``explain``, ``hold``, ``release``, ``wait`` and ``cancel``
+do with it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +17,7 @@ from orchestrator.model import Phase, Run
 if TYPE_CHECKING:
     from orchestrator.control.campaign import Checked
     from orchestrator.control.ports import Ports
+    from orchestrator.control.requests import Patience
     from orchestrator.views.status import View
 
 
@@ -66,20 +69,77 @@ def _show_plan(ports: Ports, checked: Checked, *, as_json: bool) -> None:
 
 def cancel_all(ports: Ports, name: str, *, now: bool, as_json: bool) -> None:
     from orchestrator.control.campaign import cancel_campaign
+
+    def words(run: Run) -> str:
+        saves = "" if now or run.live is None else ": it saves first"
+        return f"is {'being cancelled' if run.phase == Phase.CANCELLING else run.phase}{saves}"
+
+    runs = _ask(ports, lambda: cancel_campaign(ports, name, now=now))
+    last = f"`orch status {name}` shows how they end" if runs else f"nothing of {name} was left to cancel"
+    _report(name, runs, words, last, as_json=as_json)
+
+
+def hold_all(ports: Ports, name: str, *, as_json: bool) -> None:
+    from orchestrator.control.campaign import hold_campaign
+
+    def words(run: Run) -> str:
+        return "is held" + (f"; attempt {run.live.number} goes on" if run.live else "")
+
+    runs = _ask(ports, lambda: hold_campaign(ports, name))
+    last = f"`orch release {name}` lets all of it go on" if runs else f"all of {name} is held already"
+    _report(name, runs, words, last, as_json=as_json)
+
+
+def release_all(ports: Ports, name: str, *, as_json: bool) -> None:
+    from orchestrator.control.campaign import release_campaign
+
+    def words(run: Run) -> str:
+        jobs = [s.job_id for s in run.waiting if s.job_id]
+        return f"is held: it {run.phase_reason}" if run.phase == Phase.HELD else \
+            "goes on" + (f" (job {jobs[0]})" if jobs else "")
+
+    runs = _ask(ports, lambda: release_campaign(ports, name))
+    _report(name, runs, words, f"`orch explain {name}` says what each waits for", as_json=as_json)
+
+
+def wait_for_all(ports: Ports, name: str, states: frozenset[str], patience: Patience, *, as_json: bool) -> None:
+    from orchestrator.control.campaign import wait_for_campaign
+
+    runs = wait_for_campaign(ports, name, states, patience)
+    _report(name, runs, lambda run: f"is {run.phase}", "", as_json=as_json)
+
+
+def _ask(ports: Ports, ask: Callable[[], list[Run]]) -> list[Run]:
     from orchestrator.control.publish import publish_state
-    from orchestrator.views.facts import run_as_json
 
     try:
-        runs = cancel_campaign(ports, name, now=now)
+        return ask()
     finally:
         publish_state(ports)
+
+
+def _report(name: str, runs: list[Run], words: Callable[[Run], str], last: str, *, as_json: bool) -> None:
+    from orchestrator.views.facts import run_as_json
+
     if as_json:
         print_json({"campaign": name, "runs": [run_as_json(run) for run in runs]})
         return
     for run in runs:
-        saves = "" if now or run.live is None else ": it saves first"
-        click.echo(f"{run.spec.tag} is {'being cancelled' if run.phase == Phase.CANCELLING else run.phase}{saves}")
-    click.echo(f"`orch status {name}` shows how they end" if runs else f"nothing of {name} was left to cancel")
+        click.echo(f"{run.spec.tag} {words(run)}")
+    if last:
+        click.echo(last)
+
+
+def explain_all(ports: Ports, name: str) -> None:
+    from orchestrator.control.campaign import look_at_campaign
+    from orchestrator.views.campaign import explained
+    from orchestrator.views.text import one_line
+
+    after, shown, silent = look_at_campaign(ports, name)
+    for line in explained(name, after, shown):
+        click.echo(line)
+    if silent:
+        click.echo(f"Slurm does not answer: {one_line(silent)}", err=True)
 
 
 def status_of_all(ports: Ports, name: str, view: View, *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.campaign import status_of_all
+from orchestrator.cli.campaign import explain_all, status_of_all
 from orchestrator.cli.completion import complete_run
 from orchestrator.cli.context import open_ports, print_json
 from orchestrator.cli.terminal import show, terminal_width
@@ -81,12 +81,13 @@ def _all(ports: Ports, view: View, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("tag", shell_complete=complete_run)
+@click.argument("tag", metavar="TAG|CAMPAIGN", shell_complete=complete_run)
 @click.option("--interval", "the_interval", is_flag=True, help="How M and the checkpoint interval came about, worked out.")
 @click.option("--start", "the_start", is_flag=True,
               help="When its job may start: Slurm is asked with the same request, and with less; kept for a minute.")
 def explain(tag: str, the_interval: bool, the_start: bool) -> None:
     """Why a run's job waits and what helps; what the next pass would note and do about the run, and why. Nothing is done.
+    With CAMPAIGN one line a run: where it stands, and what it waits for.
 
     With --start Slurm's guess is noted, so that the next one can be shown with how far off such guesses were.
 
@@ -95,10 +96,16 @@ def explain(tag: str, the_interval: bool, the_start: bool) -> None:
     orch explain resnet-a --start
     orch explain resnet-a --interval
     """
+    from orchestrator.control.campaign import named
     from orchestrator.control.look import explain_interval, explain_run, explain_start
 
     if the_interval and the_start:
         raise UserError("--interval and --start are two questions", hint="ask one after the other")
     ports, _ = open_ports(any_config=True)
+    if (campaign := named(ports, tag)) is not None:
+        if the_interval or the_start:
+            raise UserError(f"{campaign} is a campaign: --interval and --start are for one run")
+        explain_all(ports, campaign)
+        return
     ask = explain_interval if the_interval else explain_start if the_start else explain_run
     click.echo("\n".join(ask(ports, tag)))

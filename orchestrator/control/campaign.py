@@ -1,4 +1,4 @@
-"""Campaigns: runs that are submitted, looked at and cancelled together.
+"""Campaigns: runs that are submitted, looked at, held, released, waited for and cancelled together.
 
 A campaign has no state of its own. What a run waits for, and with which campaign it was submitted, stands in its journal;
 the file adds what has not been submitted yet. So a submission that was cut short is completed by the same command.
@@ -25,11 +25,13 @@ from orchestrator.config.campaign import (
 from orchestrator.control import requests
 from orchestrator.control.after import refuse_cycle, where_named
 from orchestrator.control.look import Ask, look_at_all
-from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, runs_now, unknown_tag
+from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, require_run, runs_now, unknown_tag
 from orchestrator.control.submit import Request, build_spec, check_spec, submit
-from orchestrator.errors import NoRoom, OrchError, SlurmUnreachable, SubmissionRejected, UnknownTag, UserError
+from orchestrator.core.pending import HELD_BY_UPSTREAM
+from orchestrator.core.told import in_queue
+from orchestrator.errors import NoRoom, OrchError, Refused, SlurmUnreachable, SubmissionRejected, UnknownTag, UserError
 from orchestrator.model import After, Phase, Run, RunSpec
-from orchestrator.views.facts import Shown
+from orchestrator.views.facts import Shown, how_to_go_on, state_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,24 +213,87 @@ def submit_campaign(ports: Ports, checked: Checked, say: Callable[[Run, bool], N
         raise NoRoom("; ".join(later), hint="`orch daemon` or `orch tick` queues what is left when other jobs have ended")
 
 
-# --- cancelling -----------------------------------------------------------------------------------------------------------
+# --- what people ask of all of it -----------------------------------------------------------------------------------------
 
 
 def cancel_campaign(ports: Ports, name: str, *, now: bool) -> list[Run]:
-    """End all of it, what waits first, so that nothing starts or is held meanwhile. Runs that were over before are left out.
-    Every cancel is recorded, also while Slurm is silent; SlurmUnreachable is raised after the last."""
-    cancelled: list[Run] = []
-    silent: SlurmUnreachable | None = None
-    found = members(ports, name)
-    if not any(member.run for member in found):
+    """End all of it, what waits first, so that nothing starts or is held meanwhile; not those that are over."""
+    return _ask_each(ports, _submitted(ports, name)[::-1], lambda run: not run.over,
+                     lambda tag: requests.cancel(ports, tag, now=now))
+
+
+def hold_campaign(ports: Ports, name: str) -> list[Run]:
+    """Start nothing more of it, what waits first. Runs that are over, or held already, are left out. Raises Refused where
+    nothing is left to hold."""
+    runs = _submitted(ports, name)
+    if all(run.over or run.phase == Phase.CANCELLING for run in runs):
+        raise Refused(f"nothing of {name} can be held: all of it is over", hint=f"`orch status {name}`")
+    return _ask_each(ports, runs[::-1], lambda run: run.phase == Phase.ACTIVE or run.held_by == HELD_BY_UPSTREAM,
+                     lambda tag: requests.hold(ports, tag))
+
+
+def release_campaign(ports: Ports, name: str) -> list[Run]:
+    """Let go on what is held, by hand or by orch, upstream first: what was held because of those comes by itself. Raises
+    Refused where nothing is."""
+    runs = _submitted(ports, name)
+    if not any(_may_be_released(run) for run in runs):
+        lost = [run for run in runs if run.phase == Phase.HELD]
+        raise Refused("; ".join(f"{run.spec.tag} {run.phase_reason}" for run in lost) or f"nothing of {name} is held",
+                      hint=how_to_go_on(lost[0]) if lost else f"`orch explain {name}` says where each stands")
+    return _ask_each(ports, runs, _may_be_released, lambda tag: requests.release(ports, tag))
+
+
+def _may_be_released(run: Run) -> bool:
+    return run.phase == Phase.HELD and run.held_by != HELD_BY_UPSTREAM
+
+
+def _submitted(ports: Ports, name: str) -> list[Run]:
+    """Its runs, upstream first."""
+    found = [member.run for member in members(ports, name) if member.run is not None]
+    if not found:
         raise UnknownTag(f"nothing of {name} has been submitted", hint=f"`orch submit {name}`")
-    for member in reversed(found):
-        if member.run is None or member.run.over:
+    return found
+
+
+def _ask_each(ports: Ports, runs: list[Run], which: Callable[[Run], bool], ask: Callable[[str], Run]) -> list[Run]:
+    """Of each run that it is for, as it is by then. Everything is recorded, also while Slurm is silent; SlurmUnreachable is
+    raised after the last."""
+    done: list[Run] = []
+    silent: SlurmUnreachable | None = None
+    for tag in [run.spec.tag for run in runs]:
+        if not which(require_run(ports.repository, tag)):
             continue
         try:
-            cancelled.append(requests.cancel(ports, member.tag, now=now))
+            done.append(ask(tag))
         except SlurmUnreachable as error:
             silent = error
+        except Refused:                # it has come to its end, or goes on, since it was looked at
+            continue
     if silent is not None:
         raise silent
-    return cancelled
+    return done
+
+
+def wait_for_campaign(ports: Ports, name: str, states: frozenset[str], patience: requests.Patience) -> list[Run]:
+    """Until nothing of it can train any more by itself; its runs, where all have come to one of ``states``. Raises Refused
+    with those that have not, TimedOut."""
+    def come() -> list[Run] | None:
+        found = members(ports, name)
+        runs = [member.run for member in found if member.run is not None]
+        others = [run for run in runs if run.phase not in states]
+        missing = [member.tag for member in found if member.run is None]
+        going = {run.spec.tag for run in in_queue(runs_now(ports.repository)[0])}
+        if any(run.spec.tag in going for run in others):
+            return None
+        if others or missing:
+            words = [f"{run.spec.tag} is {state_word(run)}: {run.phase_reason}".removesuffix(": ") for run in others]
+            raise Refused("; ".join([*words, *(f"{tag} has not been submitted" for tag in missing)]),
+                          hint=f"`orch submit {name}`" if missing else f"`orch explain {name}` says what helps")
+        return runs
+
+    def stands() -> str:
+        left = [run for run in _submitted(ports, name) if run.phase not in states]
+        return ", ".join(f"{run.spec.tag} is {state_word(run)}" for run in left)
+
+    _submitted(ports, name)
+    return requests.wait_until(ports, name, come, stands, states, patience)

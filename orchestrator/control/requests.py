@@ -4,7 +4,9 @@ for its tag."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from orchestrator import folders, journal
 from orchestrator.checkpoints import Checkpoint, complete_checkpoints
@@ -19,6 +21,8 @@ from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_of, read_lines
 from orchestrator.units import format_duration
 from orchestrator.views.facts import how_to_go_on, state_word
+
+T = TypeVar("T")
 
 LOCK_WAIT_S = 40.0  # longer than one Slurm command may take: a pass holds the lock meanwhile
 
@@ -174,21 +178,21 @@ def dependents(ports: Ports, tag: str) -> dict[str, After]:
             if tag in run.spec.after_tags and not run.over and not run.begun}
 
 
-def wait_for(
-    ports: Ports, tag: str, states: frozenset[str], *, timeout_s: float | None, every_s: float,
-    sleep: Callable[[float], None], monotonic: Callable[[], float], say: Callable[[str], None],
-) -> Run:
-    """Until the run's phase is one of ``states``; passes over all runs meanwhile, as a daemon would. ``say`` is told once
-    when Slurm falls silent, and once when it answers again.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How to wait. ``say`` is told once when Slurm falls silent, and once when it answers again."""
 
-    Raises TimedOut; Refused when the run is over or held in another state, which it will not leave by itself.
-    """
-    began, silent_since = monotonic(), None
-    while True:
-        report = pass_over_all(ports)
-        silent_since = _say_of_silence(report, silent_since, monotonic(), say)
-        tell(ports, report)
-        publish_state(ports, report)    # whoever waited reads ops/STATE.md next
+    timeout_s: float | None
+    every_s: float
+    sleep: Callable[[float], None]
+    monotonic: Callable[[], float]
+    say: Callable[[str], None]
+
+
+def wait_for(ports: Ports, tag: str, states: frozenset[str], patience: Patience) -> Run:
+    """Until the run's phase is one of ``states``. Raises TimedOut; Refused when the run is over or held in another state,
+    which it will not leave by itself."""
+    def come() -> Run | None:
         run = require_run(ports.repository, tag)
         if run.phase in states:
             return run
@@ -196,12 +200,34 @@ def wait_for(
             raise Refused(f"{tag} is {run.phase}", hint="that will not change by itself")
         if run.phase == Phase.HELD and run.live is None:
             raise Refused(f"{tag} is held: {run.phase_reason}", hint=how_to_go_on(run))
-        passed_at = monotonic()
-        while monotonic() - passed_at < every_s:
-            if timeout_s is not None and monotonic() - began >= timeout_s:
-                raise TimedOut(f"{tag} is {state_word(run)} after {timeout_s:g} s, not {' or '.join(sorted(states))}",
-                               hint=f"`orch explain {tag}` says where it stands")
-            sleep(0.2)
+        return None
+
+    def stands() -> str:
+        return f"{tag} is {state_word(require_run(ports.repository, tag))}"
+
+    return wait_until(ports, tag, come, stands, states, patience)
+
+
+def wait_until(
+    ports: Ports, name: str, come: Callable[[], T | None], stands: Callable[[], str], states: frozenset[str],
+    patience: Patience,
+) -> T:
+    """Passes over all runs, as a daemon would make them, until ``come()`` gives something. Raises TimedOut with where it
+    ``stands()``."""
+    began, silent_since = patience.monotonic(), None
+    while True:
+        report = pass_over_all(ports)
+        silent_since = _say_of_silence(report, silent_since, patience.monotonic(), patience.say)
+        tell(ports, report)
+        publish_state(ports, report)    # whoever waited reads ops/STATE.md next
+        if (found := come()) is not None:
+            return found
+        passed_at, timeout_s = patience.monotonic(), patience.timeout_s
+        while patience.monotonic() - passed_at < patience.every_s:
+            if timeout_s is not None and patience.monotonic() - began >= timeout_s:
+                raise TimedOut(f"{stands()} after {timeout_s:g} s, not {' or '.join(sorted(states))}",
+                               hint=f"`orch explain {name}` says where it stands")
+            patience.sleep(0.2)
 
 
 def _say_of_silence(

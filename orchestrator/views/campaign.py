@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.core.pending import as_written, waits_for
 from orchestrator.model import After, Phase, Profile, Run
 from orchestrator.units import format_duration, format_size
-from orchestrator.views.facts import Shown, run_as_json, state_word
+from orchestrator.views.facts import Shown, how_to_go_on, run_as_json, state_word, why_waiting
 from orchestrator.views.status import View, run_row, time_left
 from orchestrator.views.text import Line, Span, table, wrapped
 
@@ -61,6 +61,23 @@ def _row(one: Shown, view: View) -> tuple[Span, ...]:
     words = [f"attempt {one.run.live.number}, job {one.run.live.job_id}"]
     words += [f"step {one.progress.steps}"] if one.progress.steps else []
     return state, lasted, (", ".join([*words, *([f"{left} left"] if left else [])]), "")
+
+
+def explained(name: str, after: Mapping[str, Waits], shown: Mapping[str, Shown]) -> list[str]:
+    """One line a run: where it stands, what it waits for, and what helps one that is held."""
+    return [_explained(shown[tag]) if tag in shown else f"{tag} is not submitted: `orch submit {name}`" for tag in after]
+
+
+def _explained(one: Shown) -> str:
+    run = one.run
+    words = f"{run.spec.tag} is {state_word(run, one.jobs)}"
+    if run.phase == Phase.HELD:
+        return f"{words}: {run.phase_reason}; {how_to_go_on(run)}"
+    if run.live is not None:
+        return f"{words}: attempt {run.live.number}, job {run.live.job_id}"
+    if run.phase == Phase.ACTIVE:
+        return f"{words}: {why_waiting(one)}"
+    return words + (f": {run.phase_reason}" if run.phase_reason else "")
 
 
 def campaign_json(name: str, after: Mapping[str, Waits], shown: Mapping[str, Shown]) -> dict[str, Any]:

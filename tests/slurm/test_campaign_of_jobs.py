@@ -149,8 +149,33 @@ def test_a_campaign_needs_no_daemon_where_nothing_goes_wrong(alone: Repository) 
     end = alone.folder / "runs" / "three" / "attempts" / "0001" / "end.json"
     alone.until(lambda: end.exists() and json.loads(end.read_text())["trainer"] == "finished", "the last to finish")
     assert not any(event["event"] == "finished" for event in alone.journal("one")), "no pass has told it that it may"
-    alone.orch("tick")
+    said = alone.orch("wait", "line", "--timeout", "60s")
+    assert said.splitlines() == ["one is finished", "two is finished", "three is finished"]
     assert [alone.endings(tag) for tag in ("one", "two", "three")] == [["finished"]] * 3
+
+
+def test_a_campaign_is_held_explained_and_let_go_as_a_whole(alone: Repository) -> None:
+    alone.job("one", STEPS=100000)
+    alone.job("two", STEPS=5)
+    (alone.folder / "jobs" / "line.campaign.yaml").write_text(
+        "runs:\n  one: {profile: cpu}\n  two: {profile: cpu, after: [one]}\n")
+    alone.orch("submit", "line")
+    alone.until(lambda: alone.orch("tick") is not None and alone.status("one")["step"], "one to train")
+    assert alone.orch("hold", "line").splitlines() == [
+        "two is held", "one is held; attempt 1 goes on", "`orch release line` lets all of it go on"]
+    assert alone.slurm.job(int(alone.status("two")["jobs"][0]["job_id"]))["Priority"] == "0"
+    assert "all of line is held already" in alone.orch("hold", "line")
+    assert "two is held: by hand; `orch release two` lets it go on" in alone.orch("explain", "line").splitlines()
+    said = json.loads(alone.orch("release", "line", "--json"))
+    assert [run["tag"] for run in said["runs"]] == ["one", "two"] and states(alone, "line")["two"] == "waiting"
+    one, two = alone.orch("explain", "line").splitlines()
+    assert one.startswith("one is running: attempt 1, job ") and two.startswith("two is waiting: ") and "one to finish" in two
+    assert "nothing of line is held" in alone.orch("release", "line", code=4)
+    assert "one is running, two is waiting after 1 s" in alone.orch("wait", "line", "--timeout", "1s", code=9)
+    alone.orch("cancel", "line", "--now")
+    said = alone.orch("wait", "line", "--timeout", "60s", code=4)
+    assert "one is cancelled: by hand; two is cancelled: by hand" in said
+    assert "--start are for one run" in alone.orch("explain", "line", "--start", code=2)
 
 
 def test_a_submission_that_was_cut_short_is_completed_by_the_same_call(alone: Repository) -> None:
