@@ -147,9 +147,8 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
         if unmet(run, seen.upstream):  # it waits behind a job as it is
             delay_s = min(delay_s, policy.backoff_s)
         first = not run.begun
-        why = "first attempt"
-        if last is not None and not first:
-            why = f"attempt {last.number} ended ({last.ending}): the next one continues"
+        why = "first attempt" if last is None else _begins_again(run, seen, last) if first else \
+            f"attempt {last.number} ended ({last.ending}): the next one continues"
         return [QueueAttempt(behind=_upstream_jobs(run, seen), nice=first and policy.finish_first, delay_s=delay_s,
                              exclude=excluded_nodes(run, seen, policy, now), why=f"{why}, {wait.why}" if wait else why)]
     ahead = len(waiting) - (0 if live is not None else 1)
@@ -169,6 +168,12 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
         return [Wait(why=f"attempt {live.number} is about to end; its ending decides what is queued")]
     return [QueueAttempt(behind=(behind,), nice=False, delay_s=0.0, exclude=excluded_nodes(run, seen, policy, now),
                          why=f"a successor behind job {behind}")]
+
+
+def _begins_again(run: Run, seen: Observation, last: Attempt) -> str:
+    """A person rolled it back, released it or submitted it again."""
+    words = "rolled back: it goes on" if last.epoch <= run.rolled_back_epoch else "it goes on"
+    return words + (f" from step {seen.checkpoint_step}" if seen.checkpoint_step is not None else "")
 
 
 def _still_there(seen: Observation, live: Attempt) -> bool:

@@ -51,6 +51,13 @@ def test_a_new_run_gets_its_first_attempt_then_a_successor_then_rest() -> None:
     assert kinds(run_of(queued(1), queued(2)), seen(job(1, "PENDING"), job(2, "PENDING"), control=CONTROL)) == ["Wait"]
 
 
+@pytest.mark.parametrize(("step", "words"), [(7, "it goes on from step 7"), (None, "it goes on")])
+def test_what_a_person_let_go_on_is_no_first_attempt(step: int | None, words: str) -> None:
+    run = run_of(queued(1), started(1, 10), ended(1, "crash", 20), event("held", 20), event("released", 30))
+    [queue] = [a for a in actions(run, seen(control=CONTROL, checkpoint_step=step)) if isinstance(a, do.QueueAttempt)]
+    assert queue.why == words
+
+
 def test_no_successor_when_turned_off() -> None:
     none = replace(POLICY, successors_ahead=0)
     assert kinds(run_of(queued(1)), seen(job(1, "PENDING"), control=CONTROL), policy=none) == ["Wait"]

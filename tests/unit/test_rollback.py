@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,9 @@ def test_the_successor_goes_first_then_the_live_attempt_then_the_checkpoints_the
     assert aside.newer_than_step == 10
     run = after(run, event("rolled_back", t=64.0, to_step=10, epoch=6))
     assert (run.phase, run.rollback_step, run.rolled_back_epoch) == (Phase.ACTIVE, None, 6)
-    assert [type(a).__name__ for a in decide(run, gone, POLICY, 65.0)] == ["QueueAttempt"]
+    back = replace(gone, checkpoint_step=10)
+    assert [(type(a).__name__, a.why) for a in decide(run, back, POLICY, 65.0)] == [
+        ("QueueAttempt", "rolled back: it goes on from step 10")]
 
 
 def test_a_number_that_is_somebody_elses_by_now_is_left_alone() -> None:
