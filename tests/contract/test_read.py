@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -165,12 +166,14 @@ def test_ends_and_exit_codes(real: Bench, script: str, state: str, code: str) ->
 
 
 def test_a_job_that_was_cancelled_is_ending_and_then_cancelled(real: Bench) -> None:
-    """Its TERM is ignored: for KillWait Slurm says COMPLETING, which is no end yet."""
+    """Its TERM is ignored: for KillWait Slurm says COMPLETING, which is no end yet, and since when and where."""
     job_id = real.submit("trap '' TERM; while :; do sleep 1; done")
     real.wait(job_id, "RUNNING")
     real.cluster.wait_until(lambda: real.cluster.processes() != [], 10, "the job")
     real.cluster.run("scancel", job_id)
-    assert stage_of(real.wait(job_id, "COMPLETING", "CANCELLED").state) in (Stage.ENDING, Stage.ENDED)
+    ending = real.wait(job_id, "COMPLETING", "CANCELLED")
+    assert stage_of(ending.state) in (Stage.ENDING, Stage.ENDED)
+    assert ending.end_at is not None and abs(time.time() - ending.end_at) < 20 and ending.nodes
     assert stage_of(real.wait(job_id, "CANCELLED").state) is Stage.ENDED
 
 
