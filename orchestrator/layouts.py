@@ -30,7 +30,7 @@ from typing import Any
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER = "latest_checkpointed_iteration.txt", "latest"
 # Where a framework makes a folder of its own in the one that it is given: TorchTitan's and Accelerate's.
-_BELOW = ("", "checkpoint", "checkpoints")
+BELOW = ("", "checkpoint", "checkpoints")
 _SAFETENSORS_HEADER_AT_MOST = 100_000_000
 
 
@@ -62,7 +62,7 @@ class Found:
 
 def newest_first(folder: Path) -> Iterator[Found]:
     """Complete checkpoints in this folder, each read when it is asked for."""
-    candidates = [one for below in _BELOW for one in _candidates(folder / below)]
+    candidates = [one for below in BELOW for one in _candidates(folder / below)]
     for step, path, layout in sorted(candidates, key=lambda one: one[0], reverse=True):
         try:
             last = layout.last(path, step)

@@ -300,6 +300,10 @@ class Run:
     saves_asked: int = 0               # checkpoints that people asked for: control.json's `save`
     lingering: tuple[Lingering, ...] = ()  # as last told in `lingers`
     rollback_step: int | None = None   # where it goes back to
+    rollback_kept: int = 0             # up to this step the checkpoints that there are stay
+    rollback_checkpoint: str = ""      # in which folder of checkpoints/: one that was set aside comes back from there
+    set_aside: dict[str, int] = field(default_factory=dict)  # folders of earlier roll-backs: up to which step what lies
+    # there and what is live are one history
     rolled_back_epoch: int = 0         # what starts up to this one saved leads to nothing to resume from
     canary: Canary = Canary.NONE
     canary_epoch: int | None = None    # of the attempt that is stopped for it

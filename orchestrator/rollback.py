@@ -1,4 +1,4 @@
-"""Setting newer checkpoints aside: renamed, never deleted, under the fence.
+"""Setting newer checkpoints aside, and bringing them back: renamed, never deleted, under the fence.
 
 The epoch is raised first, so that a trainer which lives on where nobody sees it publishes nothing any more.
 """
@@ -8,42 +8,89 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.checkpoints import complete_checkpoints
+from orchestrator.checkpoints import Checkpoint, complete_checkpoints
 from orchestrator.errors import StorageError
 from orchestrator.folders import checkpoint_dir, fsync_folder, replace_file
-from orchestrator.layouts import DEEPSPEED_TRACKER, MEGATRON_TRACKER, tracked
+from orchestrator.layouts import BELOW, DEEPSPEED_TRACKER, MEGATRON_TRACKER, tracked
+
+ASIDE = "set-aside-"
 
 
-def set_aside_newer(run_dir: Path, step: int, into: str) -> tuple[list[str], int]:
-    """Move complete checkpoints of later steps into the folder ``into`` beside them; the names of all that lie there, and the
-    epoch up to which starts are of the history that is left.
+def set_aside_newer(run_dir: Path, step: int, into: str, back: str = "", back_step: int = 0) -> tuple[list[str], int]:
+    """Move complete checkpoints of later steps into the folder ``into`` beside them, as they lie there; the names of all
+    that are in it, and the epoch up to which starts are of the history that is left. ``back``: a checkpoint that was set
+    aside before, ``FOLDER/NAME``, and its step; it comes back, with the older ones of its folder.
 
-    What was moved before by a call that was killed is among them. Raises StorageError while another process holds the
-    fence, OSError when a folder cannot be renamed.
+    What a call that was killed had moved is among them. Raises StorageError while another process holds the fence, OSError
+    when a folder cannot be renamed.
     """
     parent = checkpoint_dir(run_dir)
     aside = parent / into
     with _raised_epoch(run_dir / "epoch") as epoch:
-        newer = [one for one in complete_checkpoints(parent) if one.step > step]
-        for checkpoint in newer:
-            aside.mkdir(exist_ok=True)
-            os.rename(checkpoint.path, aside / checkpoint.path.name)
-            fsync_folder(aside)
-        for folder in {parent, *(checkpoint.path.parent for checkpoint in newer)}:
-            _point_trackers(folder, step)
-            fsync_folder(folder)
-    return sorted(os.listdir(aside)) if aside.is_dir() else [], epoch
+        if not back or (parent / back).exists():        # which comes back last
+            for checkpoint in [one for one in complete_checkpoints(parent) if one.step > step]:
+                _move(checkpoint.path, parent, aside)
+                _keep_trackers(checkpoint.path.parent, aside / checkpoint.path.parent.relative_to(parent))
+            if back:
+                _bring_back(parent, back, aside)
+        for below in BELOW:
+            _point_trackers(parent / below, max(step, back_step), up=bool(back))
+    return sorted(_names(aside)), epoch
 
 
-def _point_trackers(folder: Path, step: int) -> None:
+def set_aside_checkpoints(parent: Path, asides: Iterable[str]) -> dict[str, Checkpoint]:
+    """What lies in these folders of earlier roll-backs, by its path from here; nobody resumes from it, and no retention
+    counts or removes it."""
+    found = [one for aside in sorted(asides) for one in complete_checkpoints(parent / aside)]
+    return {str(one.path.relative_to(parent)): one for one in found}
+
+
+def _bring_back(parent: Path, back: str, aside: Path) -> None:
+    """The one that was asked for is moved last. What is in the way is no complete checkpoint."""
+    source = parent / back.partition("/")[0]
+    there = complete_checkpoints(source)
+    chosen = next((one for one in there if one.path == parent / back), None)
+    if chosen is None:
+        raise StorageError(f"{parent / back} is no complete checkpoint any more")
+    for checkpoint in [*(one for one in there if one.step < chosen.step), chosen]:
+        in_the_way = parent / checkpoint.path.relative_to(source)
+        if in_the_way.exists():
+            _move(in_the_way, parent, aside)
+        _move(checkpoint.path, source, parent)
+
+
+def _move(path: Path, source: Path, target: Path) -> None:
+    """To the same place below ``target``."""
+    moved = target / path.relative_to(source)
+    moved.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(path, moved)
+    fsync_folder(moved.parent)
+    fsync_folder(path.parent)
+
+
+def _names(aside: Path) -> Iterator[str]:
+    for below in BELOW:
+        if (aside / below).is_dir():
+            yield from (f"{below}/{path.name}".lstrip("/") for path in (aside / below).iterdir()
+                        if path.is_dir() and path.name not in BELOW)
+
+
+def _keep_trackers(folder: Path, aside: Path) -> None:
+    """Without its tracker Megatron's and DeepSpeed's are not known for complete ones there."""
+    for name in (MEGATRON_TRACKER, DEEPSPEED_TRACKER):
+        if (folder / name).is_file() and not (aside / name).exists():
+            replace_file(aside / name, (folder / name).read_text())
+
+
+def _point_trackers(folder: Path, step: int, *, up: bool) -> None:
     """Megatron and DeepSpeed load what their tracker names."""
     for name in (MEGATRON_TRACKER, DEEPSPEED_TRACKER):
         newest = tracked(folder, name)
-        if newest is not None and newest > step:
+        if newest is not None and (newest > step or (up and newest < step)):
             replace_file(folder / name, re.sub(r"\d+\s*$", str(step), (folder / name).read_text()))
 
 

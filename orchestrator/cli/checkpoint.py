@@ -55,28 +55,31 @@ def save(tag: str, no_wait: bool, timeout: str, as_json: bool) -> None:
 @click.command()
 @click.argument("tag", shell_complete=complete_run)
 @click.option("--to", "target", required=True, metavar="STEP|-1h",
-              help="The step of a complete checkpoint, or how old it is to be at least.")
+              help="The step of a complete checkpoint, how old it is to be at least, or where one lies that was set aside.")
 @click.option("--why", required=True, help="For the journal, and for whoever reads it.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def rollback(tag: str, target: str, why: str, as_json: bool) -> None:
     """Go on from an earlier complete checkpoint, as after a spike of the loss.
 
-    A live attempt is ended at once. Newer checkpoints are moved to checkpoints/set-aside-..., not deleted. A run that was
-    held, cancelled or finished goes on too.
+    A live attempt is ended at once. Newer checkpoints are moved to checkpoints/set-aside-..., not deleted: nothing
+    resumes from them, nothing removes them, and `orch status TAG` shows them. A run that was held, cancelled or finished
+    goes on too. To undo it, name one of those: it comes back with the older ones beside it, and what was saved since is
+    set aside in turn.
 
     \b
     orch rollback resnet-a --to 12000 --why "loss spike at 12400"
     orch rollback resnet-a --to -1h --why "bad learning rate"
+    orch rollback resnet-a --to set-aside-1700000050/step-00012400 --why "it was no spike"
     """
     from orchestrator.control import requests
     from orchestrator.control.publish import publish_state
     from orchestrator.model import Phase
 
-    step, ago_s = _target(target)
+    step, ago_s, name = _target(target)
     if not why.strip():
         raise UserError("--why: is empty", hint="write what was wrong with the newer checkpoints")
     ports, _ = open_ports(any_config=True)
-    run, chosen = requests.rollback(ports, tag, step=step, ago_s=ago_s, by=getpass.getuser(), why=why.strip())
+    run, chosen = requests.rollback(ports, tag, step=step, ago_s=ago_s, name=name, by=getpass.getuser(), why=why.strip())
     publish_state(ports)
     age = format_duration(max(0.0, ports.clock() - chosen.saved_at))
     if as_json:
@@ -88,13 +91,15 @@ def rollback(tag: str, target: str, why: str, as_json: bool) -> None:
         click.echo(f"{tag} goes on from step {chosen.step} (saved {age} ago)")
 
 
-def _target(text: str) -> tuple[int | None, float | None]:
-    """A step, or seconds ago."""
+def _target(text: str) -> tuple[int | None, float | None, str | None]:
+    """A step, seconds ago, or a path in checkpoints/."""
     if text.isdigit():
-        return int(text), None
+        return int(text), None, None
+    if "/" in text:
+        return None, None, text
     if text.startswith("-"):
         try:
-            return None, parse_duration_s(text[1:])
+            return None, parse_duration_s(text[1:]), None
         except ValueError as error:
             raise UserError(f"--to {text}: {error}") from None
     raise UserError(f"--to {text} is no step and no time", hint="write the step of a checkpoint, or -1h for one an hour old")

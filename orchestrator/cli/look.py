@@ -45,7 +45,7 @@ def status(tag: str | None, everything: bool, as_json: bool) -> None:
 def _one(ports: Ports, tag: str, view: View, as_json: bool) -> None:
     from orchestrator.control.look import whole_of
     from orchestrator.views.facts import run_as_json
-    from orchestrator.views.status import run_lines
+    from orchestrator.views.status import checkpoints_as_json, run_lines
 
     whole = whole_of(ports, tag)
     if not as_json:
@@ -56,6 +56,7 @@ def _one(ports: Ports, tag: str, view: View, as_json: bool) -> None:
         saves = whole.saves.get(attempt["attempt"])
         attempt["saves"] = saves.count if saves is not None else None
     print_json({**run, "reliability": whole.setting.as_event() if whole.setting else None, "slurm_silent": whole.silent,
+                "checkpoints": checkpoints_as_json(whole),
                 "timeline": [{"at": moment.at, "words": moment.words} for moment in whole.moments]})
 
 

@@ -23,7 +23,7 @@ from orchestrator.errors import NoRoom, SlurmError, SlurmUnreachable, Submission
 from orchestrator.journal import LockedJournal
 from orchestrator.model import Run
 from orchestrator.records import AttemptSpec
-from orchestrator.rollback import set_aside_newer
+from orchestrator.rollback import ASIDE, set_aside_newer
 from orchestrator.sightings import JobSeen
 from orchestrator.slurm.fields import gres_counts
 from orchestrator.states import ENDED_STATES, ENDING_STATES
@@ -72,10 +72,12 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
             write_control(folders.run_dir(ports.repository, run.spec.tag), control)
             return replace(seen, control=control)
         case do.SetAside(newer_than_step=step):
-            into = f"set-aside-{run.phase_since:.0f}"  # the same when a pass was killed in the middle
-            names, epoch = set_aside_newer(folders.run_dir(ports.repository, run.spec.tag), step, into)
-            journal.append("rolled_back", to_step=step, set_aside=names, into=into, epoch=epoch)
-            return replace(seen, checkpoint_step=step)
+            into = f"{ASIDE}{run.phase_since:.0f}"  # the same when a pass was killed in the middle
+            back = run.rollback_checkpoint if run.rollback_checkpoint.partition("/")[0] in run.set_aside else ""
+            names, epoch = set_aside_newer(folders.run_dir(ports.repository, run.spec.tag), step, into, back,
+                                           run.rollback_step or 0)
+            journal.append("rolled_back", to_step=run.rollback_step, set_aside=names, into=into, epoch=epoch)
+            return replace(seen, checkpoint_step=run.rollback_step)
         case do.Wait():
             pass
     return seen

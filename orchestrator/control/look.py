@@ -25,6 +25,7 @@ from orchestrator.core.reliability import Setting, restarts, setting
 from orchestrator.core.waiting import Kind
 from orchestrator.errors import OrchError, SlurmUnreachable
 from orchestrator.model import Phase, Run
+from orchestrator.rollback import set_aside_checkpoints
 from orchestrator.sightings import JobSeen
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_of, read_lines
@@ -140,11 +141,12 @@ def whole_of(ports: Ports, tag: str, ask: Ask = ask_slurm) -> Whole:
     run = require_run(ports.repository, tag)
     snapshot = Snapshot(asked_at=ports.clock()) if settled(run, ports.clock()) else ask(ports)
     seen = look_at(ports, tag, snapshot, run)
-    run_dir = folders.run_dir(ports.repository, tag)
+    checkpoint_dir = folders.checkpoint_dir(folders.run_dir(ports.repository, tag))
     found, saves = history_of(ports.repository, seen.run, seen.news)
     return Whole(
         shown=Shown(run=seen.run, jobs=seen.jobs, progress=seen.progress), setting=seen.setting, silent=seen.silent,
-        checkpoints=complete_checkpoints(folders.checkpoint_dir(run_dir)), saves=saves, moments=found)
+        checkpoints=complete_checkpoints(checkpoint_dir), saves=saves, moments=found,
+        set_aside=set_aside_checkpoints(checkpoint_dir, seen.run.set_aside))
 
 
 def progress_of(ports: Ports, run: Run) -> Progress:

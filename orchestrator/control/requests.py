@@ -17,6 +17,7 @@ from orchestrator.control.tell import tell
 from orchestrator.core.pending import HELD_BY_UPSTREAM
 from orchestrator.errors import Refused, SlurmUnreachable, StorageError, TimedOut
 from orchestrator.model import After, Attempt, Phase, Run
+from orchestrator.rollback import set_aside_checkpoints
 from orchestrator.trainer_control import read_control
 from orchestrator.trainer_lines import last_of, read_lines
 from orchestrator.units import format_duration
@@ -98,26 +99,34 @@ def _attempt_dir(ports: Ports, tag: str, attempt: Attempt) -> Path:
     return folders.attempt_dir(folders.run_dir(ports.repository, tag), attempt.number)
 
 
-def rollback(ports: Ports, tag: str, *, step: int | None, ago_s: float | None, by: str, why: str) -> tuple[Run, Checkpoint]:
-    """Go on from the complete checkpoint of this step, or from the newest that is so old; newer ones are set aside.
+def rollback(
+    ports: Ports, tag: str, *, step: int | None, ago_s: float | None, name: str | None = None, by: str, why: str,
+) -> tuple[Run, Checkpoint]:
+    """Go on from the complete checkpoint of this step or name, or from the newest that is so old; newer ones are set aside.
+    One that an earlier roll-back has set aside is brought back.
 
     A live attempt is ended first. Raises Refused where there is no such checkpoint.
     """
-    require_run(ports.repository, tag)
-    there = complete_checkpoints(folders.checkpoint_dir(folders.run_dir(ports.repository, tag)))
-    if step is not None:
-        chosen = next((one for one in there if one.step == step), None)
+    run = require_run(ports.repository, tag)
+    folder = folders.checkpoint_dir(folders.run_dir(ports.repository, tag))
+    there, aside = complete_checkpoints(folder), set_aside_checkpoints(folder, run.set_aside)
+    if name is not None:
+        found = [aside[name]] if name in aside else [one for one in there if one.path == folder / name]
+    elif step is not None:
+        found = [one for one in there if one.step == step] or [one for one in aside.values() if one.step == step]
     else:
         assert ago_s is not None
-        chosen = next((one for one in reversed(there) if one.saved_at <= ports.clock() - ago_s), None)
-    if chosen is None:
-        wanted = f"of step {step}" if step is not None else f"that is {format_duration(ago_s or 0.0)} old"
-        ages = ", ".join(f"{one.step} ({format_duration(ports.clock() - one.saved_at)} old)" for one in there)
-        raise Refused(f"{tag} has no complete checkpoint {wanted}",
-                      hint=f"there are: {ages}" if there else "it has none at all")
-    run = _ask(ports, tag, "rollback", _refuse_cancelling, to_step=chosen.step, checkpoint=chosen.path.name, by=by,
-               reason=f"{by}: {why}")
-    return run, chosen
+        found = [one for one in there if one.saved_at <= ports.clock() - ago_s][-1:]
+    if len(found) != 1:
+        wanted = name or (f"of step {step}" if step is not None else f"that is {format_duration(ago_s or 0.0)} old")
+        how_many = f"{len(found)} complete checkpoints" if found else "no complete checkpoint"
+        named = {**{str(one.step): one for one in there}, **aside}
+        ages = ", ".join(f"{to} ({format_duration(ports.clock() - one.saved_at)} old)" for to, one in named.items()
+                         if not found or one in found)
+        raise Refused(f"{tag} has {how_many} {wanted}", hint=f"there are: {ages}" if ages else "it has none at all")
+    run = _ask(ports, tag, "rollback", _refuse_cancelling, to_step=found[0].step,
+               checkpoint=str(found[0].path.relative_to(folder)), by=by, reason=f"{by}: {why}")
+    return run, found[0]
 
 
 def _refuse_cancelling(run: Run) -> None:

@@ -115,7 +115,7 @@ def _rolling_back(run: Run, seen: Observation, policy: Policy, now: float) -> li
     why = f"the run goes back to step {run.rollback_step}"
     actions = _cancel_waiting(run, seen, now, why) + _cancel_live(run, seen, now, why)
     if run.live is None and not run.waiting:
-        actions.append(SetAside(newer_than_step=run.rollback_step, why=why))
+        actions.append(SetAside(newer_than_step=run.rollback_kept, why=why))
     return actions
 
 

@@ -320,15 +320,20 @@ def _canary(run: Run, event: Event) -> Changes:
 def _rollback(run: Run, event: Event) -> Changes:
     if run.phase == Phase.CANCELLING:
         return {}
-    return _phase(event, Phase.ROLLING_BACK, rollback_step=int(event["to_step"]))
+    step, checkpoint = int(event["to_step"]), str(event.get("checkpoint", ""))
+    kept = run.set_aside.get(checkpoint.partition("/")[0], step)
+    return _phase(event, Phase.ROLLING_BACK, rollback_step=step, rollback_kept=kept, rollback_checkpoint=checkpoint)
 
 
 def _rolled_back(run: Run, event: Event) -> Changes:
     """What ended before no longer counts: a person has decided where it goes on."""
     if run.phase != Phase.ROLLING_BACK:
         return {}
+    kept = run.rollback_kept
+    aside = {folder: min(step, kept) for folder, step in run.set_aside.items()}
     return _phase({**event, "reason": ""}, Phase.ACTIVE, rollback_step=None, metrics={}, cancel_now=False,
-                  held_by="", released_sequence=run.events, rolled_back_epoch=int(event["epoch"]))
+                  held_by="", released_sequence=run.events, rolled_back_epoch=int(event["epoch"]),
+                  set_aside={**aside, str(event["into"]): kept} if event.get("set_aside") else aside)
 
 
 _WAITING = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
 from orchestrator.checkpoints import Checkpoint
@@ -112,6 +112,7 @@ class Whole:
 
     shown: Shown
     checkpoints: Sequence[Checkpoint] = ()
+    set_aside: Mapping[str, Checkpoint] = field(default_factory=dict)  # by roll-backs, as `orch rollback --to` names them
     setting: Setting | None = None
     saves: dict[int, Saves]            # of each attempt, by number
     moments: Sequence[Moment] = ()
@@ -131,7 +132,7 @@ def run_lines(whole: Whole, view: View) -> list[Line]:
         lines.append(())
         for s in run.waiting:
             lines += wrapped(_waiting_line(whole, s, view), width)
-    paragraphs = [_checkpoints(whole.checkpoints, view.now)]
+    paragraphs = [_checkpoints(whole.checkpoints, view.now) + _set_aside(whole.set_aside, run.spec.tag)]
     if whole.setting is not None:
         paragraphs.append(measured_lines(whole.setting.measured, restarts(run)) if run.over else
                           interval_lines(whole.setting, restarts(run), whole.shown.progress.interval_s))
@@ -217,3 +218,20 @@ def _checkpoints(checkpoints: Sequence[Checkpoint], now: float) -> list[str]:
     more = f"{len(checkpoints)}, the newest at " if len(checkpoints) > 5 else ""
     return [f"complete checkpoints: {more}step {steps} ({format_size(newest.size_bytes)} each, the newest "
             f"{format_duration(max(0.0, now - newest.saved_at))} old)"]
+
+
+def _set_aside(aside: Mapping[str, Checkpoint], tag: str) -> list[str]:
+    if not aside:
+        return []
+    name, newest = max(aside.items(), key=lambda one: one[1].saved_at)
+    steps = ", ".join(str(c.step) for c in list(aside.values())[-5:])
+    more = f"{len(aside)}, the last of them " if len(aside) > 5 else ""
+    size = format_size(sum(c.size_bytes for c in aside.values()))
+    return [f"set aside by roll-backs, nothing resumes from these: {more}step {steps} ({size} in all); "
+            f"`orch rollback {tag} --to {name} --why ...` goes back to step {newest.step}"]
+
+
+def checkpoints_as_json(whole: Whole) -> list[dict[str, object]]:
+    """Those that count, oldest step first, then those set aside."""
+    return [{"step": c.step, "path": str(c.path), "saved_at": c.saved_at, "size_bytes": c.size_bytes, "set_aside": aside}
+            for aside, several in ((False, whole.checkpoints), (True, whole.set_aside.values())) for c in several]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -137,3 +138,20 @@ def test_by_age_and_for_a_run_that_is_over(repository: Repository) -> None:
     repository.orch("rollback", "back", "--to", f"-{age_s}s", "--why", "a cancelled one too")
     repository.until(lambda: repository.status("back")["state"] == "running", "back to run again")
     assert repository.status("back")["attempts"][-1]["resume_step"] == oldest
+
+
+def test_a_roll_back_is_undone_by_name(repository: Repository) -> None:
+    before = repository.status("back")
+    live = {one["step"] for one in before["checkpoints"] if not one["set_aside"]}
+    said = " ".join(repository.orch("status", "back").split())
+    name = next(word for word in said.partition("nothing resumes from these:")[2].split() if word.startswith("set-aside-"))
+    folder = (run_dir(repository, "back") / "checkpoints" / name).parent
+    given_up = sorted(one["step"] for one in before["checkpoints"] if Path(one["path"]).parent == folder)
+    newest = int(name.rpartition("-")[2])
+    repository.orch("rollback", "back", "--to", name, "--why", "it was none")
+    repository.until(lambda: len(repository.status("back")["attempts"]) > len(before["attempts"]), "an attempt from there")
+    status = repository.status("back")
+    assert status["attempts"][-1]["resume_step"] == newest == given_up[-1]
+    assert steps(repository, "back") == [min(live), *given_up], "and nothing that was saved meanwhile"
+    aside = {one["step"] for one in status["checkpoints"] if one["set_aside"]}
+    assert aside >= live - {min(live)} and list(folder.iterdir()) == []

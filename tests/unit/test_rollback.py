@@ -30,7 +30,7 @@ from orchestrator.folders import run_dir
 from orchestrator.journal import SCHEMA
 from orchestrator.model import Phase, Run
 from orchestrator.records import AttemptSpec
-from orchestrator.rollback import set_aside_newer
+from orchestrator.rollback import set_aside_checkpoints, set_aside_newer
 
 CONTROL = Control(seq=4, interval_s=POLICY.checkpoint_interval_s, save=1)
 BACK = event("rollback", t=50.0, to_step=10, by="me", reason="me: a spike")
@@ -134,6 +134,56 @@ def test_what_a_killed_pass_began_is_finished(tmp_path: Path) -> None:
     assert set_aside_newer(tmp_path, 10, "set-aside-50") == (["step-00000020", "step-00000030"], 0)
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_set_aside_comes_back_whole_and_what_was_saved_since_goes(tmp_path: Path, killed: bool) -> None:
+    for step in (10, 20, 30, 40):
+        save(tmp_path, step)
+    set_aside_newer(tmp_path, 10, "set-aside-50")
+    for step in (15, 35):
+        save(tmp_path, step)
+    torn = save(tmp_path, 20)
+    (torn / "state").unlink()
+    back = "set-aside-50/step-00000030"
+    for _ in range(1 + killed):         # a pass that was killed before its last line does it again
+        names, _ = set_aside_newer(tmp_path, 10, "set-aside-90", back, 30)
+    assert names == ["step-00000015", "step-00000020", "step-00000035"]
+    folder = tmp_path / "checkpoints"
+    assert [one.step for one in complete_checkpoints(folder)] == [10, 20, 30]
+    aside = set_aside_checkpoints(folder, ["set-aside-90", "set-aside-50", "set-aside-gone"])
+    assert [(name, one.step) for name, one in aside.items()] == [
+        ("set-aside-50/step-00000040", 40), ("set-aside-90/step-00000015", 15), ("set-aside-90/step-00000035", 35)]
+
+
+def test_a_pass_that_was_killed_while_it_brought_them_back_loses_none(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        save(tmp_path, step)
+    set_aside_newer(tmp_path, 10, "set-aside-50")
+    save(tmp_path, 15)
+    folder = tmp_path / "checkpoints"
+    os.rename(folder / "set-aside-50" / "step-00000020", folder / "step-00000020")
+    set_aside_newer(tmp_path, 10, "set-aside-90", "set-aside-50/step-00000030", 30)
+    assert [one.step for one in complete_checkpoints(folder)] == [10, 30]
+    assert [one.step for one in complete_checkpoints(folder / "set-aside-90")] == [15, 20]
+
+
+def test_up_to_which_step_what_was_set_aside_and_what_is_live_are_one_history() -> None:
+    def back(run: Run, to_step: int, into: str, checkpoint: str = "", names: list[str] | None = None) -> Run:
+        run = after(run, event("rollback", t=50.0, to_step=to_step, checkpoint=checkpoint or f"step-{to_step}", reason="x"))
+        aside, = [a for a in decide(run, seen(control=CONTROL), POLICY, 63.0) if isinstance(a, do.SetAside)]
+        kept.append(aside.newer_than_step)
+        return after(run, event("rolled_back", t=64.0, to_step=to_step, epoch=6, into=into, set_aside=names or ["step-x"]))
+
+    kept: list[int] = []
+    run = run_of(queued(1), started(1, 10), ended(1, "cancelled", t=20.0))
+    run = back(run, 10, "set-aside-1")
+    run = back(run, 5, "set-aside-2")
+    assert run.set_aside == {"set-aside-1": 5, "set-aside-2": 5}
+    run = back(run, 30, "set-aside-3", "set-aside-1/step-30")
+    assert kept == [10, 5, 5], "what was saved behind step 5 since is of another history than step 30"
+    assert run.set_aside == {"set-aside-1": 5, "set-aside-2": 5, "set-aside-3": 5}
+    assert (run.rollback_step, run.phase) == (None, Phase.ACTIVE)
+
+
 def test_nothing_newer_makes_no_folder(tmp_path: Path) -> None:
     save(tmp_path, 10)
     assert set_aside_newer(tmp_path, 10, "set-aside-50") == ([], 0)
@@ -151,6 +201,11 @@ def test_trackers_of_frameworks_name_the_chosen_one(tmp_path: Path) -> None:
     assert (folder / "latest").read_text() == "global_step10"
     newest = newest_complete(folder)
     assert newest is not None and newest.step == 10
+    assert [one.step for one in set_aside_checkpoints(folder, ["set-aside-50"]).values()] == [20, 20]
+    set_aside_newer(tmp_path, 10, "set-aside-90", "set-aside-50/iter_0000020", 20)
+    assert (folder / "latest_checkpointed_iteration.txt").read_text().strip() == "20"
+    newest = newest_complete(folder)
+    assert newest is not None and newest.step == 20 and newest.path.name == "iter_0000020"
 
 
 def test_somebody_who_publishes_just_now_is_waited_for_by_the_next_pass(tmp_path: Path) -> None:
