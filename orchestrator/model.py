@@ -307,6 +307,7 @@ class Run:
     rolled_back_epoch: int = 0         # what starts up to this one saved leads to nothing to resume from
     canary: Canary = Canary.NONE
     canary_epoch: int | None = None    # of the attempt that is stopped for it
+    canary_told: dict[str, object] = field(default_factory=dict)  # the latest `canary` event: the verdict and its evidence
     interval: dict[str, object] = field(default_factory=dict)  # the latest `interval` event: T* and what it came from
 
     @property

@@ -25,6 +25,10 @@ def status(tag: str | None, everything: bool, as_json: bool) -> None:
     """One line a run. With TAG: its attempts with lost work and the idle time after each, what happened when, what waits,
     its checkpoints, M and T*. With CAMPAIGN its runs as a tree.
 
+    In the object `resume_proof` is what came of `orch submit --prove-resume`: null, or its `state` (wanted, stopping,
+    proven, broken) with `reason`, `attempt`, `saved_step`, `first_step`, `loss_before`, `loss_after` and `noise`. With TAG,
+    `checkpoints` has the complete ones, also those that a roll-back has set aside (`set_aside`).
+
     \b
     orch status
     orch status resnet-a --json

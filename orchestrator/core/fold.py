@@ -314,7 +314,7 @@ def _save(run: Run, event: Event) -> Changes:
 
 
 def _canary(run: Run, event: Event) -> Changes:
-    return {"canary": Canary(event["state"]), "canary_epoch": int(event["epoch"])}
+    return {"canary": Canary(event["state"]), "canary_epoch": int(event["epoch"]), "canary_told": event}
 
 
 def _rollback(run: Run, event: Event) -> Changes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.pending import HELD_BY_UPSTREAM, as_written, met, waits_for
-from orchestrator.model import Attempt, Phase, Run
+from orchestrator.model import Attempt, Canary, Phase, Run
 from orchestrator.sightings import JobSeen
 from orchestrator.states import ALLOCATED_STATES, WAITING_STATES
 from orchestrator.views.reasons import job_in_words
@@ -124,6 +124,7 @@ def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Prog
         "what": run.spec.what,
         "checkpoint_interval_s": said.interval_s,
         "metrics": run.metrics,
+        "resume_proof": _proof_as_json(run),
         "jobs": [
             {"job_id": s.job_id, "attempt": s.number, "state": jobs[s.id].state if jobs and s.id in jobs else None,
              "why": jobs[s.id].reason if jobs and s.id in jobs else None,
@@ -131,6 +132,15 @@ def run_as_json(run: Run, jobs: dict[str, JobSeen] | None = None, progress: Prog
             for s in run.waiting],
         "attempts": [_attempt_as_json(attempt) for attempt in run.attempts],
     }
+
+
+def _proof_as_json(run: Run) -> dict[str, Any] | None:
+    """None: nobody asked for one, or a person has decided. The evidence is None until there is a verdict."""
+    if run.canary == Canary.NONE:
+        return None
+    told = {} if run.canary == Canary.WANTED else run.canary_told
+    keys = ("attempt", "reason", "saved_step", "first_step", "loss_before", "loss_after", "noise")
+    return {"state": str(run.canary), **{key: told.get(key) for key in keys}}
 
 
 def _attempt_as_json(a: Attempt) -> dict[str, Any]:

@@ -55,6 +55,8 @@ def test_a_training_that_goes_on_is_let_alone(repository: Repository) -> None:
     assert found["state"] == "proven" and found["first_step"] == found["saved_step"] + 1
     status = repository.status("nothing")
     assert status["state"] == "running"
+    proof = status["resume_proof"]
+    assert (proof["state"], proof["attempt"], proof["reason"]) == ("proven", 2, found["reason"])
     assert [attempt["ending"] for attempt in status["attempts"]] == ["preempted-saved", None]
 
 
@@ -75,4 +77,5 @@ def is_held_and_over(made: Repository, tag: str, evidence: str) -> None:
     made.until(lambda: made.status(tag)["attempts"][-1]["ending"], f"what runs of {tag} to end")
     status = made.status(tag)
     assert status["state"] == "held" and status["reason"].startswith("resume is broken:") and evidence in status["reason"]
+    assert status["resume_proof"]["state"] == "broken" and evidence in status["resume_proof"]["reason"]
     assert status["jobs"] == [], "no successor waits"

@@ -24,6 +24,7 @@ from orchestrator.model import Canary, Phase, Run
 from orchestrator.planner import exposure
 from orchestrator.planner.pooled import Counted
 from orchestrator.trainer_lines import read_lines
+from orchestrator.views.facts import run_as_json
 
 Line = dict[str, Any]
 
@@ -146,6 +147,7 @@ def test_the_first_attempt_is_stopped_once_its_losses_show_their_noise() -> None
     run = proving(queued(1), queued(2), started(1, 10))
     waiting = seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL)
     assert noted(run, replace(waiting, lines={1: progress([4.0, 3.0, 2.0])})).canary == Canary.WANTED
+    assert (run_as_json(run)["resume_proof"]["state"], run_as_json(run)["resume_proof"]["reason"]) == ("wanted", None)
     silent = replace(waiting, lines={1: progress([None] * 5)})
     assert noted(run, silent).canary == Canary.STOPPING, "then the step alone counts"
     enough = replace(waiting, lines={1: BEFORE})
@@ -207,12 +209,16 @@ def test_a_broken_resume_holds_the_run_and_ends_what_runs() -> None:
     observation = seen(job(2, "RUNNING"), job(3, "PENDING"), control=CONTROL, lines={1: BEFORE, 2: after(1, 4.0, 3.0)})
     run = noted(resumed(), observation)
     assert (run.canary, run.phase) == (Canary.BROKEN, Phase.HELD)
+    assert run_as_json(run)["resume_proof"] == {
+        "state": "broken", "attempt": 2, "saved_step": 60, "first_step": 1, "loss_before": None, "loss_after": None,
+        "noise": None, "reason": "step 60 was saved and is to be resumed from, and training went on at step 1"}
     assert run.phase_reason == ("resume is broken: step 60 was saved and is to be resumed from, and training went on at "
                                 "step 1")
     cancelled = {a.job_id for a in decide(run, observation, POLICY, 60.0) if isinstance(a, do.CancelJob)}
     assert cancelled == {"102", "103"}
     released = apply(run, event("released", t=70.0))
     assert released is not None and released.canary == Canary.NONE, "who releases it has seen the evidence"
+    assert run_as_json(released)["resume_proof"] is None
 
 
 def test_numbers_that_are_somebody_elses_by_now_are_left_alone() -> None:

@@ -260,7 +260,7 @@ def test_json_has_stable_keys_and_is_json() -> None:
     data = json.loads(json.dumps(run_as_json(TWICE, jobs(job(3, "PENDING")), Progress(step=9, of=10, left_s=1.0))))
     assert set(data) == {"tag", "state", "reason", "since", "profile", "after", "step", "of", "loss", "steps_per_s", "left_s",
                          "memory_bytes", "gpu_memory_bytes", "progress_at", "checkpoint_interval_s", "metrics", "what",
-                         "jobs", "attempts", "campaign"}
+                         "jobs", "attempts", "campaign", "resume_proof"}
     assert data["jobs"] == [{"job_id": "103", "attempt": 3, "state": "PENDING", "why": "", "waits": "",
                              "behind": "singleton"}]
     assert data["attempts"][0]["ending"] == "crash" and data["attempts"][1]["ending"] is None
