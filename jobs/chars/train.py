@@ -85,7 +85,63 @@ def digest(model):
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values())).hexdigest()
 
 
-def main():
+class Learner:
+    """All that decides the weights: model, optimiser, scheduler, the sampler's place, this rank's random numbers."""
+
+    def __init__(self, options, train, characters, rank, ranks):
+        torch.manual_seed(options.seed)
+        self.model = Writer(characters, options.width, options.layers)
+        torch.manual_seed(options.seed + rank)          # each rank drops out for itself
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.rate)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(
+            (step + 1) / options.warm_up, 0.55 + 0.45 * math.cos(math.pi * step / options.steps)))
+        self.sampler = Sampler(train, options.batch, options.seed, rank, ranks)
+        self.shared = DistributedDataParallel(self.model) if ranks > 1 else self.model
+        self.rank = rank
+
+    def write(self, folder, step):
+        torch.save(torch.get_rng_state(), folder / f"random-{self.rank}.pt")
+        if self.rank == 0:
+            torch.save({"step": step, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+                        "scheduler": self.scheduler.state_dict(), "place": self.sampler.place}, folder / "state.pt")
+
+    def read(self, folder):
+        """The step at which it was written."""
+        saved = torch.load(folder / "state.pt", weights_only=True)
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scheduler.load_state_dict(saved["scheduler"])
+        self.sampler.place = saved["place"]
+        torch.set_rng_state(torch.load(folder / f"random-{self.rank}.pt", weights_only=True))
+        return saved["step"]
+
+
+def stopped(training, learner, step):
+    """Save where that is due; whether to stop. All ranks come to the same answer at the same call."""
+    if training.should_save():
+        with training.saving(step) as folder:
+            learner.write(folder, step)
+    return training.should_stop()
+
+
+def evaluate(training, learner, step, windows, ranks):
+    """The held-out loss, None if stopped in the middle: the next attempt evaluates this step again."""
+    learner.model.eval()
+    losses = []
+    with torch.no_grad():
+        for few in windows[learner.rank:len(windows) // ranks * ranks:ranks].split(8):
+            losses.append(loss_of(learner.model, few))
+            training.step(step)                         # a sign of life, and the moment at which the ranks agree
+            if stopped(training, learner, step):
+                return None
+    learner.model.train()
+    mean = torch.stack(losses).mean() / ranks
+    if ranks > 1:
+        dist.all_reduce(mean)
+    return mean.item()
+
+
+def read_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--width", type=int, default=128)
@@ -95,80 +151,37 @@ def main():
     parser.add_argument("--warm-up", type=int, default=100, metavar="STEPS")
     parser.add_argument("--evaluate-every", type=int, default=500, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    return parser.parse_args()
 
-    rank, ranks = join()
+
+def main():
+    options = read_options()
+    rank, ranks = join()                                # before Training: its ranks agree over this
     torch.use_deterministic_algorithms(True)
-    torch.manual_seed(options.seed)
     train, held_out, characters = read_windows()
-    model = Writer(characters, options.width, options.layers)
-    torch.manual_seed(options.seed + rank)              # each rank drops out for itself
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(
-        (step + 1) / options.warm_up, 0.55 + 0.45 * math.cos(math.pi * step / options.steps)))
-    sampler = Sampler(train, options.batch, options.seed, rank, ranks)
-    shared = DistributedDataParallel(model) if ranks > 1 else model
+    learner = Learner(options, train, characters, rank, ranks)
     step = 0
-
-    def write(folder):
-        torch.save(torch.get_rng_state(), folder / f"random-{rank}.pt")
-        if rank == 0:
-            torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                        "scheduler": scheduler.state_dict(), "place": sampler.place}, folder / "state.pt")
-
-    def read(folder):
-        saved = torch.load(folder / "state.pt", weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        scheduler.load_state_dict(saved["scheduler"])
-        sampler.place = saved["place"]
-        torch.set_rng_state(torch.load(folder / f"random-{rank}.pt", weights_only=True))
-        return saved["step"]
-
-    def stopped():
-        """Save where that is due; whether to stop. All ranks come to the same answer at the same call."""
-        if training.should_save():
-            with training.saving(step) as folder:
-                write(folder)
-        return training.should_stop()
-
-    def evaluate():
-        """The held-out loss, None if stopped in the middle: the next attempt evaluates this step again."""
-        model.eval()
-        losses = []
-        with torch.no_grad():
-            for windows in held_out[rank:len(held_out) // ranks * ranks:ranks].split(8):
-                losses.append(loss_of(model, windows))
-                training.step(step)                     # a sign of life, and the moment at which the ranks agree
-                if stopped():
-                    return None
-        model.train()
-        mean = torch.stack(losses).mean() / ranks
-        if ranks > 1:
-            dist.all_reduce(mean)
-        return mean.item()
-
     with Training(total_steps=options.steps, config={"width": options.width, "ranks": ranks}) as training:
         if training.resume_from:
-            step = read(training.resume_from)
+            step = learner.read(training.resume_from)
         while True:
             if (step and step % options.evaluate_every == 0) or step == options.steps:
-                held_out_loss = evaluate()
+                held_out_loss = evaluate(training, learner, step, held_out, ranks)
                 if held_out_loss is None:
                     break
                 if rank == 0:
                     print(f"step {step}  held-out loss {held_out_loss:.4f}", flush=True)
             if step == options.steps:
-                training.finish({"loss": held_out_loss, "weights_sha256": digest(model)})
+                training.finish({"loss": held_out_loss, "weights_sha256": digest(learner.model)})
                 break
-            loss = loss_of(shared, sampler.next())
-            optimizer.zero_grad()
+            loss = loss_of(learner.shared, learner.sampler.next())
+            learner.optimizer.zero_grad()
             loss.backward()
-            optimizer.step()
-            scheduler.step()
+            learner.optimizer.step()
+            learner.scheduler.step()
             step += 1
             training.step(step, loss=loss.detach())
-            if stopped():
+            if stopped(training, learner, step):
                 break
 
 
