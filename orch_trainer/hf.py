@@ -10,13 +10,15 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from functools import partial
 from pathlib import Path
-from typing import Any, ContextManager
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
 from orch_trainer.complete import MARKER
+from orch_trainer.saving import Saving
 from orch_trainer.training import Training
 
 
@@ -24,16 +26,19 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
     """For `Trainer(callbacks=[...])`. Options are those of `Training`.
 
     resume_from     for `Trainer.train(resume_from_checkpoint=...)`: a folder, or None on the first attempt and outside orch
+    in_background   training goes on once the Trainer has written into its `output_dir`, which may be this node's memory;
+                    from there it comes into the checkpoint folder, and to the disk, meanwhile
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, in_background: bool = False, **options: Any) -> None:
         self._options = options
+        self._in_background = in_background
         self._is_idle = "ORCH_RUN_DIR" not in os.environ
         self.resume_from: str | None = None
         if not self._is_idle:
             self._find_resume()
         self._training: Training | None = None          # while the Trainer trains
-        self._save: ContextManager[Path] | None = None  # begun here, ended once the Trainer has written
+        self._save: Saving | None = None                # begun here, ended once the Trainer has written
         self._folder = Path()
         self._took_bytes = 0                            # by the latest save
         self._loss: Any = None
@@ -88,12 +93,15 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
         if self._training is None or self._save is None:
             return
         _all_ranks_are_here()                           # each writes random numbers of its own
-        if state.is_world_process_zero:
-            for path in _written(args, state).iterdir():
-                shutil.move(str(path), str(self._folder / path.name))
-            _written(args, state).rmdir()
-            self._took_bytes = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         save, self._save = self._save, None
+        if state.is_world_process_zero:
+            written = _written(args, state)
+            self._took_bytes = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
+            move = partial(_move_content, written, self._folder)
+            if self._in_background:
+                save.rest(move)
+            else:
+                move()
         save.__exit__(None, None, None)
         self._leave_if_told(self._training)
 
@@ -116,12 +124,13 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
                 return control
             if state.is_world_process_zero:
                 shutil.rmtree(str(_written(args, state)), ignore_errors=True)   # what an earlier attempt left half-written
-            self._save = self._training.saving(state.global_step)
+            self._save = self._training.saving(state.global_step, background=self._in_background)
             self._folder = self._save.__enter__()
         return control
 
     def _lacks_room(self, training: Training, output: str) -> bool:
         """For a save like the one before, by rank 0's word. The Trainer would not outlive it."""
+        training._saver.wait()                          # what is written in the background takes room there until it is done
         lacks = training._team.leads and self._took_bytes and shutil.disk_usage(output).free < self._took_bytes
         return training._team.agree([int(bool(lacks))])[0] > 0
 
@@ -132,6 +141,14 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
 
 def _written(args: Any, state: Any) -> Path:
     return Path(args.output_dir, "checkpoint-{}".format(state.global_step))
+
+
+def _move_content(source: Path, target: Path) -> None:
+    try:
+        for path in source.iterdir():
+            shutil.move(str(path), str(target / path.name))
+    finally:
+        shutil.rmtree(str(source), ignore_errors=True)  # also of a full disk: it may lie in memory
 
 
 def _all_ranks_are_here() -> None:

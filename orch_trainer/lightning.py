@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Callback
 
+from orch_trainer.files import nobody_elses
 from orch_trainer.training import Training
 
 STATE = "lightning.ckpt"
@@ -24,10 +28,13 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
     """For `Trainer(callbacks=[...])`. Options are those of `Training`.
 
     resume_from     for `Trainer.fit(ckpt_path=...)`: a file, or None on the first attempt and outside orch
+    in_background   a folder of this run's in the node's memory: training goes on once Lightning has written there; from
+                    there it comes into the checkpoint folder, and to the disk, meanwhile
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, in_background: Path | str | None = None, **options: Any) -> None:
         self._options = options
+        self._stage = None if in_background is None else Path(in_background)
         self._is_idle = "ORCH_RUN_DIR" not in os.environ
         self._training: Training | None = None          # while the Trainer trains
         self._found = None if self._is_idle else Training(**options).resume_from
@@ -43,6 +50,10 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
         """The block begins here: Lightning has installed its handler of SIGTERM by now, and ours takes its place."""
         if self._is_idle:
             return
+        if self._stage is not None:
+            self._stage.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not nobody_elses(self._stage):           # what is saved will be loaded, and may run
+                raise PermissionError("in_background={}: others may write there or above".format(self._stage))
         of = {} if trainer.max_steps is None or trainer.max_steps < 1 else {"total_steps": trainer.max_steps}
         self._training = Training(**dict(of, **self._options))
         self._training.__enter__()
@@ -73,8 +84,12 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
 
     def _save_and_stop(self, training: Training, trainer: Any) -> None:
         if training.should_save():
-            with training.saving(trainer.global_step) as folder:
-                trainer.save_checkpoint(folder / STATE)
+            saving = training.saving(trainer.global_step, background=self._stage is not None)
+            with saving as folder:
+                written = (self._stage or folder) / STATE
+                trainer.save_checkpoint(written)
+                if self._stage is not None and trainer.local_rank == 0:
+                    saving.rest(partial(shutil.move, str(written), str(folder / STATE)))
                 torch.save({"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": _cuda()},
                            str(folder / "random-{}.pt".format(trainer.global_rank)))
         if training.should_stop():

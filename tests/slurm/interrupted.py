@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,20 @@ def digest_outside_orch(trainer: Path, steps: int, folder: Path) -> str:
                    env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(trainer.parents[3])})
     assert not (folder / "checkpoints").exists()
     return (folder / "digest").read_text()
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """A folder in this node's memory."""
+    with tempfile.TemporaryDirectory(prefix="orch-test-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def saved_in_background(made: Repository, tag: str, number: int) -> None:
+    """Training went on before a checkpoint was usable."""
+    found = saves(made, tag, number)
+    assert found and all(line["background"] for line in found)
+    assert any(line["stall_s"] < line["durable_s"] for line in found), found
 
 
 def lines(made: Repository, tag: str, number: int) -> list[dict[str, Any]]:

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from interrupted import digest_outside_orch, interrupt, kill_trainer, lines, measured_is_shown, preempt, saves, watched
+from interrupted import (
+    digest_outside_orch,
+    in_memory,
+    interrupt,
+    kill_trainer,
+    lines,
+    measured_is_shown,
+    preempt,
+    saved_in_background,
+    saves,
+    watched,
+)
 from repositories import Repository
 from seen import run_dir
 
@@ -25,6 +36,18 @@ STEPS = 250
 def repository(slurm_cluster: PrivateSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
     with watched(slurm_cluster, tmp_path_factory.mktemp("hf")) as made:
         yield made
+
+
+def test_saved_in_the_background_it_ends_with_the_same_weights_too(repository: Repository) -> None:
+    with in_memory() as stage:
+        repository.job("hf-memory", STAGE=stage,
+                       script=f"#!/usr/bin/env bash\nexport OMP_NUM_THREADS=1\nexec python {TRAINER} {STEPS} 0.2\n")
+        repository.orch("submit", "hf-memory")
+        attempts = interrupt(repository, "hf-memory", preempt, kill_trainer)
+        assert [attempt["ending"] for attempt in attempts] == ["preempted-saved", "crash", "finished"]
+        assert (run_dir(repository, "hf-memory") / "digest").read_text() == digest_outside_orch(
+            TRAINER, STEPS, repository.folder / "whole-memory")
+        saved_in_background(repository, "hf-memory", 1)
 
 
 def test_interrupted_and_not_end_with_the_same_weights(repository: Repository) -> None:
