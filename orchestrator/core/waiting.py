@@ -270,6 +270,8 @@ def _known_better(seen: Evidence, row: Row, told: Why) -> Why:
         return Why(kind=Kind.HELD, sentence="orch holds it, since its run is held", helps=f"`orch release {seen.tag}`")
     if row.kind is Kind.SITE and seen.out and "`sinfo -R`" in told.helps:
         return Why(kind=told.kind, sentence=told.sentence, helps=f"these nodes back in service: {seen.out}")
+    if row.begins.startswith("ReqNodeNotAvail, May be") and seen.out:    # 26.05 says so of a drained node, too
+        return Why(kind=told.kind, sentence=told.sentence, helps=f"{told.helps}; out of service: {seen.out}")
     better = _BETTER.get(row.begins)
     return better(seen, told) if better is not None else told
 

@@ -140,6 +140,7 @@ def test_nodes_that_are_out_are_named_with_what_was_said_of_them() -> None:
     for reason in ("Nodes required for job are DOWN, DRAINED or reserved", "ReqNodeNotAvail, UnavailableNodes:n1"):
         assert "sinfo -R" in told(reason)[2]
         assert told(reason, out="n1 (drained: bad disk)")[2] == "these nodes back in service: n1 (drained: bad disk)"
+    assert told("ReqNodeNotAvail, May be reserved for other job", out="n1 (down)")[2].endswith("; out of service: n1 (down)")
     assert told("Resources", out="n1 (down)") == told("Resources")
 
 
