@@ -30,7 +30,8 @@ def checkpoint_dir(run: Path) -> Path:
 
 def replace_file(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Write a file so that readers see the old one or the new one, whole: temp + fsync + rename + fsync of the folder."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    folder = path.parent
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -42,7 +43,7 @@ def replace_file(path: Path, content: str | bytes, *, mode: int = 0o644) -> None
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    fsync_folder(path.parent)
+    fsync_folder(folder)
 
 
 def fsync_folder(folder: Path) -> None:

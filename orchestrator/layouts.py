@@ -62,7 +62,9 @@ class Found:
 
 def newest_first(folder: Path) -> Iterator[Found]:
     """Complete checkpoints in this folder, each read when it is asked for."""
-    candidates = [one for below in BELOW for one in _candidates(folder / below)]
+    here = _names(folder)
+    candidates = [one for below in BELOW if not below or below in here
+                  for one in _candidates(folder / below, _names(folder / below) if below else here)]
     for step, path, layout in sorted(candidates, key=lambda one: one[0], reverse=True):
         try:
             last = layout.last(path, step)
@@ -86,13 +88,16 @@ def tracked(folder: Path, tracker: str) -> int | None:
     return int(digits[1]) if digits else None
 
 
-def _candidates(folder: Path) -> Iterator[tuple[int, Path, Layout]]:
+def _names(folder: Path) -> list[str]:
     try:
-        names = os.listdir(folder)
+        return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
+
+
+def _candidates(folder: Path, names: list[str]) -> Iterator[tuple[int, Path, Layout]]:
     for layout in LAYOUTS:
-        newest = tracked(folder, layout.tracker) if layout.tracker else None
+        newest = tracked(folder, layout.tracker) if layout.tracker in names else None
         if layout.tracker and newest is None:
             continue
         for name in names:

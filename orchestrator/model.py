@@ -264,6 +264,10 @@ class Change:
     script_taken: bool = False
 
 
+_MAY_START = (SubmissionState.INTENDED, SubmissionState.QUEUED)
+_OVER = (Phase.FINISHED, Phase.CANCELLED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lingering:
     """A job that has been ending for long: it keeps its node, and what waits behind it waits on."""
@@ -325,13 +329,13 @@ class Run:
     @property
     def live(self) -> Attempt | None:
         """The attempt that runs now, as far as is known."""
-        running = [attempt for attempt in self.attempts if attempt.live]
+        running = [attempt for attempt in self.attempts if attempt.ending is None]
         return max(running, key=lambda attempt: attempt.epoch) if running else None
 
     @property
     def waiting(self) -> tuple[Submission, ...]:
         """Submissions that Slurm may still start, oldest first; those whose sbatch is not settled among them."""
-        return tuple(s for s in self.submissions if s.state in (SubmissionState.INTENDED, SubmissionState.QUEUED))
+        return tuple([s for s in self.submissions if s.state in _MAY_START])
 
     @property
     def last_job_id(self) -> str | None:
@@ -342,7 +346,7 @@ class Run:
     @property
     def over(self) -> bool:
         """Ended for good: nothing of it will ever be queued again unless a person asks."""
-        return self.phase in (Phase.FINISHED, Phase.CANCELLED)
+        return self.phase in _OVER
 
     @property
     def failed(self) -> bool:
@@ -355,4 +359,7 @@ class Run:
         return any(a.live or (a.ended_sequence or 0) > self.released_sequence for a in self.attempts)
 
     def submission(self, submission_id: str) -> Submission | None:
-        return next((s for s in self.submissions if s.id == submission_id), None)
+        for submission in self.submissions:
+            if submission.id == submission_id:
+                return submission
+        return None

@@ -37,7 +37,7 @@ class Record:
             known = cls._types()
             values = {key: value for key, value in data.items() if key in known}
             wrong = [key for key, value in values.items()
-                     if known[key] in ("int", "float") and not isinstance(value, (int, float))]
+                     if not isinstance(value, (int, float)) and known[key] in ("int", "float")]
             if wrong:
                 raise TypeError(f"{', '.join(wrong)}: no number")
             return cls(**values)

@@ -102,7 +102,8 @@ def take(
 
     Raises NotTaken or Overtaken; then nothing was changed.
     """
-    run_dir, folder = Path(spec.run_dir), attempt_dir(Path(spec.run_dir), spec.number)
+    run_dir = Path(spec.run_dir)
+    folder = attempt_dir(run_dir, spec.number)
     with _epoch_locked(run_dir / "epoch") as descriptor:
         before = starts(run_dir)
         newest = max((s.epoch for s in before), default=0)

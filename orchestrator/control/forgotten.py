@@ -36,16 +36,17 @@ def with_accounts(ports: Ports, run: Run, seen: Observation, snapshot: Snapshot)
     if not ports.accounting or seen.silent is not None:
         return seen
     now = ports.clock()
-    attempts = {a.start.epoch for a in seen.attempts if _in_doubt(run, a, seen, now)}
+    attempts = [a for a in seen.attempts if _in_doubt(run, a, seen, now)]
     waiting = [s for s in run.submissions if _never_seen(s, seen, now)]
-    job_ids = {a.start.job_id for a in seen.attempts if a.start.epoch in attempts}
-    job_ids |= {s.job_id for s in waiting if s.job_id is not None}
-    told = snapshot.answers.executions(ports.slurm, job_ids) if job_ids else []
+    if not attempts and not waiting:
+        return seen
+    job_ids = {a.start.job_id for a in attempts} | {s.job_id for s in waiting if s.job_id is not None}
+    told = snapshot.answers.executions(ports.slurm, job_ids)
     if not told:
         return seen
     ended = {s.id: job for s in waiting if (job := _of_submission(s, told)) is not None}
     return replace(seen, jobs={**seen.jobs, **ended}, attempts=tuple(
-        replace(a, accounted=_of_attempt(run, a, told)) if a.start.epoch in attempts else a for a in seen.attempts))
+        replace(a, accounted=_of_attempt(run, a, told)) if a in attempts else a for a in seen.attempts))
 
 
 def _in_doubt(run: Run, attempt: AttemptSeen, seen: Observation, now: float) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,14 @@ from orchestrator.trainer_lines import last_of, read_lines
 # C and its kin change with the machine's load; what was measured this many attempts ago says little of today.
 MEASURED_ATTEMPTS = 3
 Lines = list[dict[str, Any]]
-LinesOf = Callable[[Path], Lines]      # by an attempt's folder; of one observation, so that none is read twice
+
+
+class LinesOf(dict[Path, Lines]):
+    """By an attempt's folder; of one observation, so that none is read twice."""
+
+    def __missing__(self, folder: Path) -> Lines:
+        self[folder] = lines = read_lines(folder)
+        return lines
 
 
 def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
@@ -41,7 +46,7 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
     run_dir = folders.run_dir(repository, run.spec.tag)
     checkpoint = newest_complete(folders.checkpoint_dir(run_dir))
     jobs = jobs_of(run, snapshot.jobs)
-    numbered, lines_of = _numbered(run_dir / "attempts"), functools.cache(read_lines)
+    numbered, lines_of = _numbered(run_dir / "attempts"), LinesOf()
     attempts, stood_down = _attempts(run_dir, run, checkpoint, jobs, numbered, lines_of)
     seen = Observation(
         asked_at=snapshot.asked_at, silent=snapshot.silent or _other_slurm(ports, run), jobs=jobs,
@@ -50,7 +55,7 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
         checkpoint_step=checkpoint.step if checkpoint else None, metrics=read_metrics(run_dir),
         measured=_measured(run, checkpoint, _latest_lines(numbered, lines_of)),
         others=snapshot.platform.others(repository, run.spec.tag, snapshot.asked_at), control=read_control(run_dir),
-        lines={number: lines_of(folder) for number, folder in numbered} if run.canary in (Canary.WANTED, Canary.STOPPING)
+        lines={number: lines_of[folder] for number, folder in numbered} if run.canary in (Canary.WANTED, Canary.STOPPING)
         else {},
         upstream=upstream_of(repository, run))
     return with_offers(ports, run, with_accounts(ports, run, seen, snapshot), snapshot)
@@ -59,9 +64,10 @@ def observe(ports: Ports, run: Run, snapshot: Snapshot) -> Observation:
 def with_offers(ports: Ports, run: Run, seen: Observation, snapshot: Snapshot) -> Observation:
     """The largest node's memory and how many nodes there are, where an ending makes them matter: rarely, and one sinfo
     for all runs together."""
+    if seen.partition_nodes is not None or seen.silent is not None or run.over or not run.attempts:
+        return seen
     policy = run.spec.policy(ports.policy)
-    if (seen.partition_nodes is not None or seen.silent is not None or run.over
-            or not needs_offers(run, policy, ports.clock()) or _merely_trains(run, policy)):
+    if not needs_offers(run, policy, ports.clock()) or _merely_trains(run, policy):
         return seen
     try:
         offers = snapshot.answers.offers(ports.slurm)
@@ -91,7 +97,7 @@ def _latest_lines(numbered: list[tuple[int, Path]], lines_of: LinesOf) -> list[L
     """The trainer's lines of the newest attempts that trained, oldest first."""
     found: list[Lines] = []
     for _, folder in reversed(numbered):
-        if lines := lines_of(folder):
+        if lines := lines_of[folder]:
             found.append(lines)
         if len(found) == MEASURED_ATTEMPTS:
             break
@@ -169,7 +175,7 @@ def _attempts(
         start = read_record(folder / "start.json", StartRecord)
         if start is not None:
             end = read_record(folder / "end.json", EndRecord)
-            lines = lines_of(folder)
+            lines = lines_of[folder]
             began, first = last_of(lines, "start"), last_of(lines, "first_step")
             failed = last_of(lines, "save_failed")
             saved, spoken = last_of(lines, "saved"), [line["step"] for line in lines if isinstance(line.get("step"), int)]

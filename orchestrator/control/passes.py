@@ -8,7 +8,7 @@ cost a squeue, and nothing else.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -68,10 +68,12 @@ STRAYS_FOR_S = 600.0
 
 def settled(run: Run, now: float) -> bool:
     """Nothing can happen to this run until a person asks for something."""
+    if not run.over and run.phase != "held":
+        return False
     given_up = any(s.dropped_at is not None and now - s.dropped_at < STRAYS_FOR_S for s in run.submissions)
     asked = any(now - at < STRAYS_FOR_S for at in run.requests.values())
     idle = run.live is None and not run.waiting and not run.unanswered and run.change is None and not run.lingering
-    return idle and not given_up and not asked and (run.over or run.phase == "held")
+    return idle and not given_up and not asked
 
 
 def _goes_on_again(repository: Path, run: Run) -> bool:
@@ -98,12 +100,14 @@ def pass_over_all(ports: Ports, beat: Callable[[], None] = lambda: None) -> Pass
     for run, length in _upstream_first(noted):
         beat()
         reports.append(pass_over_one(ports, run, snapshot, noted_length=length))
-    reports += _orphans(ports.repository, snapshot)
+    reports += _orphans(ports.repository, snapshot, {run.spec.tag for run, _ in noted})
     return PassReport(runs=tuple(reports), snapshot=snapshot)
 
 
 def _upstream_first(noted: list[tuple[Run, int]]) -> list[tuple[Run, int]]:
     """What becomes of a run is known to those that wait for it in the same pass."""
+    if not any(run.spec.after_tags for run, _ in noted):
+        return noted
     by_tag = {run.spec.tag: (run, length) for run, length in noted}
     try:
         order = TopologicalSorter({tag: run.spec.after_tags for tag, (run, _) in by_tag.items()}).static_order()
@@ -112,13 +116,13 @@ def _upstream_first(noted: list[tuple[Run, int]]) -> list[tuple[Run, int]]:
         return noted
 
 
-def _orphans(repository: Path, snapshot: Snapshot) -> list[RunPass]:
-    """Jobs of this repository whose run is gone: its folder was deleted."""
+def _orphans(repository: Path, snapshot: Snapshot, known: Set[str]) -> list[RunPass]:
+    """Jobs of this repository whose run is gone: its folder was deleted. Those of ``known`` were just read."""
     jobs: dict[str, list[str]] = {}
     key = repository_key(str(repository))
     for job in snapshot.jobs:
         parsed = parse_comment(job.comment) if job.state not in ENDED_STATES else None
-        if parsed is not None and parsed[0] == key:
+        if parsed is not None and parsed[0] == key and parsed[1] not in known:
             jobs[parsed[1]] = sorted([*jobs.get(parsed[1], ()), job.job_id], key=int)
     return [
         RunPass(tag=tag, error=JournalError(

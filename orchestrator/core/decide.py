@@ -316,11 +316,11 @@ def _control(run: Run, seen: Observation, policy: Policy) -> list[Action]:
     if run.live is None and not run.waiting and not old_stop:
         return []
     save = max(run.saves_asked, have.save if have else 0)
-    wanted = Control(seq=have.seq + 1 if have else 1, interval_s=interval_s, stop=stop, save=save, local_interval_s=local_s)
-    if have is not None and replace(wanted, seq=have.seq) == have:
+    wanted = Control(seq=have.seq if have else 0, interval_s=interval_s, stop=stop, save=save, local_interval_s=local_s)
+    if wanted == have:
         return []
     words = [f"interval {interval_s:g} s", f"stop: {stop}" if stop else "", "save now" if have and save > have.save else ""]
-    return [WriteControl(control=wanted, why=", ".join(filter(None, words)))]
+    return [WriteControl(control=replace(wanted, seq=wanted.seq + 1), why=", ".join(filter(None, words)))]
 
 
 def _rest(run: Run, seen: Observation) -> str:

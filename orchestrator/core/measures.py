@@ -50,11 +50,12 @@ class Measured:
 
 def measure(attempts: Iterable[Sequence[dict[str, Any]]]) -> Measured:
     """From the ``trainer.jsonl`` lines of attempts, oldest attempt first."""
-    lines = [line for attempt in attempts for line in attempt]
+    lines = [line for attempt in attempts for line in attempt if line["event"] in ("saved", "progress")]
     if not lines:
         return Measured()
-    local = [line for line in lines if line["event"] == "saved" and line.get("level") == "local"]
-    saves = [line for line in lines if line["event"] == "saved" and line.get("level") != "local"]
+    saved = [line for line in lines if line["event"] == "saved"]
+    local = [line for line in saved if line.get("level") == "local"]
+    saves = [line for line in saved if line.get("level") != "local"]
     first, later = [s for s in saves if s.get("first")], [s for s in saves if not s.get("first")]
     usual = later or first             # a first save is better than nothing
     slower = [line for line in saves if isinstance(line.get("slowdown"), (int, float))]
@@ -86,7 +87,7 @@ def _slowed(saves: Sequence[dict[str, Any]], sigma: Spread) -> list[float]:
 
 
 def _spread(lines: Sequence[dict[str, Any]], key: str) -> Spread | None:
-    return spread([line[key] for line in lines if isinstance(line.get(key), (int, float))])
+    return spread([value for line in lines if isinstance(value := line.get(key), (int, float))])
 
 
 def spread(values: Sequence[float]) -> Spread | None:

@@ -36,7 +36,7 @@ HEARTBEAT_S = 30.0  # between two beats of a supervisor
 
 def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
     """The next round of facts, [] when the journal knows everything."""
-    for round_ in (_submissions, _starts, _endings, _requeued, _answers, _drops, _changes):
+    for round_ in _ROUNDS:
         facts = list(round_(run, seen, now))
         if facts:
             return facts
@@ -53,7 +53,7 @@ def news(run: Run, seen: Observation, policy: Policy, now: float) -> list[Fact]:
 
 
 def _submissions(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
-    for submission in run.submissions:
+    for submission in run.waiting:
         if submission.state != SubmissionState.INTENDED:
             continue
         job = seen.job(submission.id)
@@ -138,9 +138,10 @@ def _verdict(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: Obser
 def _requeued(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
     """Noted once the attempt has ended for the journal, so that what waits is again among what waits."""
     for submission in run.submissions:
+        if submission.state != SubmissionState.ENDED:
+            continue
         attempts = [a for a in run.attempts if a.submission_id == submission.id]
-        if submission.state == SubmissionState.ENDED and attempts and waits_again(
-                seen.job(submission.id), max(attempts, key=lambda attempt: attempt.restart_count)):
+        if attempts and waits_again(seen.job(submission.id), max(attempts, key=lambda attempt: attempt.restart_count)):
             yield {"event": "requeued", "submission_id": submission.id, "job_id": submission.job_id}
 
 
@@ -217,7 +218,7 @@ def _step_at_end(run: Run, attempt: Attempt, record: AttemptSeen | None, seen: O
 def _drops(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
     """One submission a round: what its end means for the run may settle the others."""
     reasons = {s.submission_id: s.reason for s in seen.stood_down}
-    for submission in run.submissions:
+    for submission in run.waiting:
         if submission.state != SubmissionState.QUEUED:
             continue
         job = seen.job(submission.id)
@@ -331,3 +332,6 @@ def _interval(run: Run, seen: Observation, policy: Policy, now: float) -> Iterat
         yield {"event": "interval", "ended": ended, **wanted.as_event()}
     elif run.interval.get("ended") != ended:  # M is counted again after every ending, also when the interval stays
         yield {"event": "interval", "ended": ended, **wanted.as_event(), **in_force(run), "kept": True}
+
+
+_ROUNDS = (_submissions, _starts, _endings, _requeued, _answers, _drops, _changes)

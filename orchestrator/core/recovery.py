@@ -135,10 +135,10 @@ def _failed_nodes(run: Run, policy: Policy, now: float) -> tuple[str, ...]:
         return (attempt.ended_at is not None and now - attempt.ended_at < policy.exclude_node_s
                 and _ONE_NODE.fullmatch(attempt.nodes) is not None)
 
-    failed = {a.nodes for a in run.attempts if a.ending == Ending.NODE_FAILURE and of_late(a)}
-    fruitless = [a for a in _since_progress(run) if _rule(a).counted]
-    if len(fruitless) >= FRUITLESS_ENDINGS:
-        counts = Counter(a.nodes for a in fruitless if of_late(a))
+    late = [a for a in run.attempts if of_late(a)]
+    failed = {a.nodes for a in late if a.ending == Ending.NODE_FAILURE}
+    if len(late) >= FRUITLESS_ENDINGS:
+        counts = Counter(a.nodes for a in _since_progress(run) if _rule(a).counted and of_late(a))
         failed |= {node for node, count in counts.items() if count >= FRUITLESS_ENDINGS}
     return tuple(sorted(failed))
 

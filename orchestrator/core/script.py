@@ -19,6 +19,7 @@ from orchestrator.units import slurm_memory_mib, slurm_minutes
 
 COMMENT_PREFIX = "orch/1:"
 FIRST_ATTEMPT_NICE = 100
+_SPECIAL = re.compile(r"[\s'\"\\#]")    # to sbatch, in an option line
 
 
 @functools.cache
@@ -117,7 +118,7 @@ def _quote(value: str) -> str:
     """As sbatch reads option lines: blanks end a value, ``#`` begins a comment, quotes hold it together, and a backslash
     takes the next character as it is, in every kind of quotes."""
     assert "\n" not in value, "newlines are refused before anything is submitted"
-    if not re.search(r"[\s'\"\\#]", value):
+    if not _SPECIAL.search(value):
         return value
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
