@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulation.line import Line
-from simulation.schedule import NONE, Faults, Schedule, Step
+from simulation.schedule import NONE, Faults, Schedule, Step, asks_the_past
 from simulation.supervisor import Killed, Supervisor
 from simulation.truth import Broken
 from simulation.world import BEGAN_AT, Actor, World
@@ -44,7 +44,7 @@ class Campaign:
     _past: bool = True                 # squeue may be asked to answer from a minute ago
 
     def play(self) -> None:
-        self._past = "stale" in repr(self.schedule.steps)
+        self._past = any(map(asks_the_past, self.schedule.steps))
         for tag, _ in self.schedule.runs:
             folders.job_dir(self.world.repository, tag).mkdir(parents=True)
             self._job_script(tag).write_text("true\n")

@@ -13,12 +13,20 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Name = str | Path
 _Parsed = TypeVar("_Parsed")
 _NOT_YET = object()
+_MISSING, _THERE = os.strerror(errno.ENOENT), os.strerror(errno.EEXIST)
+
+
+class Stat(NamedTuple):
+    """What is asked of a file here."""
+
+    st_size: int
+    st_ino: int
+    st_mtime_ns: int
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +63,7 @@ class Disk:
     # --- names --------------------------------------------------------------------------------------------------------------
 
     def _missing(self, path: str) -> FileNotFoundError:
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return FileNotFoundError(errno.ENOENT, _MISSING, path)
 
     def _node(self, path: str) -> Node:
         node = self.files.get(path)
@@ -90,7 +98,7 @@ class Disk:
         name = str(path)
         if name in self._folders or name in self.files:
             if not exist_ok:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+                raise FileExistsError(errno.EEXIST, _THERE, name)
             return
         if parents and name.rpartition("/")[0] not in self._folders:
             self.mkdir(name.rpartition("/")[0], parents=True, exist_ok=True)
@@ -110,12 +118,12 @@ class Disk:
         name = str(path)
         return name in self.files or name in self._folders
 
-    def stat(self, path: Name) -> SimpleNamespace:
+    def stat(self, path: Name) -> Stat:
         return self._stat(self._node(str(path)))
 
     @staticmethod
-    def _stat(node: Node) -> SimpleNamespace:
-        return SimpleNamespace(st_size=len(node.data), st_ino=node.number, st_mtime_ns=node.version)
+    def _stat(node: Node) -> Stat:
+        return Stat(len(node.data), node.number, node.version)
 
     def unlink(self, path: Name) -> None:
         name = str(path)
@@ -126,7 +134,7 @@ class Disk:
     def link(self, path: Name, new: Name) -> None:
         node, name = self._node(str(path)), str(new)
         if self.exists(name):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+            raise FileExistsError(errno.EEXIST, _THERE, name)
         self._enter(name)
         self.files[name] = node
 
@@ -176,7 +184,7 @@ class Disk:
                 raise self._missing(name)
             node = self._create(name)
         elif flags & os.O_EXCL:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+            raise FileExistsError(errno.EEXIST, _THERE, name)
         self._numbers += 1
         self._open[self._numbers] = _Open(node, name, bool(flags & os.O_APPEND))
         return self._numbers
@@ -189,7 +197,7 @@ class Disk:
         opened = self._open.get(descriptor)
         return opened.node.number if opened is not None else 0
 
-    def fstat(self, descriptor: int) -> SimpleNamespace:
+    def fstat(self, descriptor: int) -> Stat:
         return self._stat(self._open[descriptor].node)
 
     def pread(self, descriptor: int, size: int, at: int) -> bytes:

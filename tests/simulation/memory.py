@@ -17,14 +17,16 @@ from simulation.disk import Disk, Node
 
 from orchestrator import attempt_files, checkpoints, trainer_control, trainer_lines
 from orchestrator.checkpoints import Checkpoint
-from orchestrator.core.fold import apply, fold
+from orchestrator.control import observe
+from orchestrator.core.fold import fold
 from orchestrator.core.observation import Control
 from orchestrator.journal import Event
 from orchestrator.model import Run
 from orchestrator.records import Record
 
 _read_control, _read_lines = trainer_control.read_control, trainer_lines.read_lines
-_read_record, _complete_checkpoints = attempt_files.read_record, checkpoints.complete_checkpoints
+_read_record, _newest_epoch = attempt_files.read_record, attempt_files.newest_epoch
+_complete_checkpoints, _read_metrics = checkpoints.complete_checkpoints, observe.read_metrics
 R = TypeVar("R", bound=Record)
 
 
@@ -44,11 +46,15 @@ class _Journal:
 
 @dataclass(slots=True)
 class Memory:
-    """Of one world's disk."""
+    """Of one world's disk; ``wipe`` goes with the disk's."""
 
     disk: Disk
     _journals: dict[Path, _Journal] = field(default_factory=dict)
     _checkpoints: dict[Path, tuple[int, list[Checkpoint]]] = field(default_factory=dict)
+
+    def wipe(self) -> None:
+        self._journals.clear()
+        self._checkpoints.clear()
 
     def events(self, run_dir: Path) -> Events:
         held = self._journals.get(run_dir)
@@ -66,9 +72,8 @@ class Memory:
         whole, held.size = data[held.read_to:].rpartition(b"\n")[0], len(data)
         if whole:
             fresh = [json.loads(line.decode()) for line in whole.splitlines()]
-            longer, longer.run = (longer := Events([*held.events, *fresh])), held.events.run
-            for event in fresh:
-                longer.run = apply(longer.run, event)
+            longer = Events([*held.events, *fresh])
+            longer.run = fold(fresh, held.events.run)
             held.events, held.read_to = longer, held.read_to + len(whole) + 1
 
     def read(self, run_dir: Path) -> tuple[list[Event], str]:
@@ -78,6 +83,10 @@ class Memory:
     def control(self, run_dir: Path) -> Control | None:
         """``trainer_control.read_control``."""
         return self.disk.parsed(f"{run_dir}/control.json", lambda: _read_control(run_dir), None)
+
+    def metrics(self, run_dir: Path) -> dict[str, object] | None:
+        """``observe.read_metrics``."""
+        return self.disk.parsed(f"{run_dir}/result.json", lambda: _read_metrics(run_dir), None)
 
     def read_lines(self, attempt_dir: Path) -> list[dict[str, Any]]:
         """``trainer_lines.read_lines``."""
@@ -90,11 +99,20 @@ class Memory:
     def checkpoints(self, folder: Path, also: Iterable[Path] = ()) -> list[Checkpoint]:
         """``checkpoints.complete_checkpoints``; on this disk whatever is there is listed, ``also`` too."""
         assert all(path.parent == folder for path in also)
-        changes = self.disk.changes(folder)
-        known = self._checkpoints.get(folder)
+        changes, known = self.disk.changes(folder), self._checkpoints.get(folder)
         if known is None or known[0] != changes:
             known = self._checkpoints[folder] = changes, _complete_checkpoints(folder)
         return known[1]
+
+    def newest_checkpoint(self, folder: Path, *others: Checkpoint) -> Checkpoint | None:
+        """``checkpoints.newest_complete``, which ``truth`` asks itself whenever a checkpoint was made or removed."""
+        assert not others, "nothing is saved to nodes here"
+        found = self.checkpoints(folder)
+        return found[-1] if found else None
+
+    def epoch(self, run_dir: Path) -> int | None:
+        """``attempt_files.newest_epoch``."""
+        return self.disk.parsed(f"{run_dir}/epoch", lambda: _newest_epoch(run_dir), 0)
 
 
 def fold_known(events: list[Event]) -> Run | None:

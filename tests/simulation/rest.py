@@ -77,7 +77,7 @@ def _ask_as_wanted(campaign: Campaign) -> None:
     for tag, run in _runs(campaign).items():
         if run.change is not None and not run.waiting:
             raise Broken(f"{tag}: what was asked for is neither done nor refused: {run.change}")
-        events, _ = read_journal(folders.run_dir(campaign.world.repository, tag))
+        events = campaign.world.memory.events(folders.run_dir(campaign.world.repository, tag))
         adopted = {event["submission_id"] for event in events if event["event"] == "queueing" and event.get("adopted")}
         for submission in run.waiting:
             job = jobs.get(int(submission.job_id or 0))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import multiprocessing
 import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from simulation.campaign import Campaign
@@ -18,6 +19,7 @@ from simulation.schedule import Schedule, draw_schedule
 from simulation.seams import seams, world_of
 
 SHOWN_AT_MOST = 3
+SHARE = 250                            # schedules that a process takes at a time: one that has a CPU to itself takes more
 
 
 def run_schedule(
@@ -59,15 +61,16 @@ def shorten(schedule: Schedule, complaint: str) -> Schedule:
         size = max(1, size // 2)
 
 
-def run_many(first: int, count: int, stride: int, failures_at_most: int) -> tuple[int, list[tuple[int, str]], Counter[str]]:
+Result = tuple[int, list[tuple[int, str]], Counter[str]]
+
+
+def run_many(first: int, count: int, failures_at_most: int) -> Result:
     """How many were run, those that failed, and the faults that struck."""
     failed: list[tuple[int, str]] = []
     struck: Counter[str] = Counter()
     ran = 0
-    gc.freeze()
-    gc.set_threshold(100_000)
     with seams():
-        for seed in range(first, first + count * stride, stride):
+        for seed in range(first, first + count):
             complaint = run_schedule(draw_schedule(seed), struck=struck)
             ran += 1
             if complaint:
@@ -75,6 +78,27 @@ def run_many(first: int, count: int, stride: int, failures_at_most: int) -> tupl
                 if len(failed) >= failures_at_most:
                     break
     return ran, failed, struck
+
+
+def run_all(first: int, count: int, jobs: int, failures_at_most: int) -> Iterator[Result]:
+    """Share by share, in as many processes."""
+    shares = [(first + at, min(SHARE, count - at), failures_at_most) for at in range(0, count, SHARE)]
+    if jobs == 1:
+        collect_rarely()
+        yield from itertools.starmap(run_many, shares)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=collect_rarely) as pool:
+        yield from pool.imap_unordered(_run_share, shares)
+
+
+def _run_share(share: tuple[int, int, int]) -> Result:
+    return run_many(*share)
+
+
+def collect_rarely() -> None:
+    """Nothing that was imported is ever garbage, and a schedule leaves little."""
+    gc.freeze()
+    gc.set_threshold(100_000)
 
 
 def tell(seed: int) -> None:
@@ -96,24 +120,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="ops/simulate", description=__doc__)
     parser.add_argument("--schedules", type=int, default=20_000, help="how many (default 20000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first; the others follow")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a CPU)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: one a CPU)")
     parser.add_argument("--tell", type=int, metavar="SEED", help="run this one schedule and tell it step by step")
-    parser.add_argument("--failures", type=int, default=20, help="stop after so many failures a process")
+    parser.add_argument("--failures", type=int, default=20, help="stop after so many failures")
     given = parser.parse_args()
     if given.tell is not None:
         tell(given.tell)
         return 0
     began = time.monotonic()
-    shares = [(given.seed + job, -(-(given.schedules - job) // given.jobs), given.jobs, given.failures)
-              for job in range(given.jobs)]
-    if given.jobs == 1:
-        results = [run_many(*shares[0])]
-    else:
-        with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-            results = pool.starmap(run_many, shares)
-    failed = sorted(one for _, some, _ in results for one in some)
-    struck = sum((counted for _, _, counted in results), Counter[str]())
-    ran, took_s = sum(count for count, _, _ in results), time.monotonic() - began
+    ran, failed, struck = 0, list[tuple[int, str]](), Counter[str]()
+    for count, some, counted in run_all(given.seed, given.schedules, given.jobs, given.failures):
+        ran, failed, struck = ran + count, sorted(failed + some), struck + counted
+        if len(failed) >= given.failures:
+            break
+    took_s = time.monotonic() - began
     for fault, times in sorted(struck.items()):
         print(f"{times:9}  {fault}")
     print(f"{struck.total():9}  faults in {ran} schedules from seed {given.seed} in {took_s:.1f} s "

@@ -4,6 +4,7 @@ failing schedule can be shortened by leaving steps out and told in a few lines.
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, fields
 from typing import Any
@@ -33,6 +34,11 @@ class Faults:
 
 
 NONE = Faults()
+
+
+def asks_the_past(step: Step) -> bool:
+    """Whether somebody's squeue will answer from a minute ago, in this step or in what happens meanwhile."""
+    return any(given.reads == "stale" or asks_the_past(given.meanwhile or ()) for given in step if isinstance(given, Faults))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +76,13 @@ def _faults(chance: random.Random, share: float, tags: list[str] | None = None) 
         submits=chance.choice(SUBMITS) if chance.random() < 0.4 else "", meanwhile=meanwhile, at=at)
 
 
+_KINDS = ("advance", "pass", "cli", "node", "cut", "scancel", "preempt", "requeue", "forget", "vanish", "kill", "stop",
+          "torn", "clock", "gate", "outage", "policy", "script", "damage", "again")
+_WEIGHTS = list(itertools.accumulate((30, 14, 12, 4, 1, 4, 4, 3, 1, 1, 5, 3, 2, 3, 4, 3, 2, 1, 1, 2)))
+
+
 def _draw_step(chance: random.Random, tags: list[str], *, nested: bool = False) -> Step:
-    kind = chance.choices(
-        ("advance", "pass", "cli", "node", "cut", "scancel", "preempt", "requeue", "forget", "vanish", "kill", "stop", "torn",
-         "clock", "gate", "outage", "policy", "script", "damage", "again"),
-        (30, 14, 12, 4, 1, 4, 4, 3, 1, 1, 5, 3, 2, 3, 4, 3, 2, 1, 1, 2))[0]
+    kind = chance.choices(_KINDS, cum_weights=_WEIGHTS)[0]
     within = None if nested else tags
     pick = chance.randrange(4)
     match kind:

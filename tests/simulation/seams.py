@@ -23,13 +23,14 @@ from simulation.supervisor import Killed
 from simulation.world import World
 
 from orch_trainer import fence
-from orchestrator import checkpoints, folders, journal, trainer_control
-from orchestrator.attempt import papers, resume, take, trainer, witness
+from orchestrator import checkpoints, folders, journal, layouts, trainer_control
+from orchestrator.attempt import ending, papers, resume, take, trainer, witness
 from orchestrator.control import observe, ports
 from orchestrator.planner import pooled
 from orchestrator.sightings import JobSighting
 
 _DISK = Disk()
+_MEMORY = memory.Memory(_DISK)
 _world: World | None = None
 
 
@@ -106,7 +107,9 @@ _ON_PATHS = {
 
 
 def _method(call: Any) -> Any:
-    """A bound method would not be given the path."""
+    """A bound method would not be given the path, which is all that these ask for."""
+    if call.__name__ in ("stat", "exists", "is_dir", "read_bytes", "unlink", "iterdir"):
+        return lambda path: call(path)
     return lambda path, *given, **more: call(path, *given, **more)
 
 
@@ -151,6 +154,7 @@ class _Commands:
 # --- what is watched --------------------------------------------------------------------------------------------------------
 
 _append = journal.LockedJournal.append
+_parent = PurePath.parent.fget
 
 
 def _append_and_tell(self: journal.LockedJournal, event: str, **context: Any) -> journal.Event:
@@ -164,7 +168,7 @@ def seams() -> Iterator[None]:
     """Put simulated worlds under the production code of this process, until left."""
     changes: list[tuple[Any, str, Any]] = [
         *((module, "os", _OS) for module in (folders, journal, trainer_control, take)),
-        *((module, "os", _QUIET) for module in (checkpoints, fence, observe, papers, ports, supervisor)),
+        *((module, "os", _QUIET) for module in (checkpoints, fence, layouts, observe, papers, ports, supervisor)),
         *((Path, name, _method(call)) for name, call in _ON_PATHS.items()),
         *((module, "open", _DISK.open_file) for module in (supervisor, trainer)),
         (folders, "tempfile", SimpleNamespace(mkstemp=_mkstemp)),
@@ -173,19 +177,19 @@ def seams() -> Iterator[None]:
         (journal.LockedJournal, "append", _append_and_tell),
         # pure, and asked again and again
         (PurePath, "__truediv__", functools.cache(PurePath.__truediv__)),
+        (PurePath, "parent", property(functools.cache(_parent))),
         *((folders, name, functools.cache(getattr(folders, name))) for name in ("run_dir", "attempt_dir", "checkpoint_dir")),
         (journal, "journal_path", functools.cache(journal.journal_path)),
         (pooled, "sum_quantile", functools.lru_cache(4096)(pooled.sum_quantile)),
         # read once: see ``memory``
-        (journal, "read", lambda run_dir: _here().memory.read(run_dir)),
-        *((module, "fold", memory.fold_known) for module in (ports, witness)),
-        *((module, "read_control", lambda run_dir: _here().memory.control(run_dir))
-          for module in (observe, trainer, supervisor)),
-        *((module, "read_lines", lambda folder: _here().memory.read_lines(folder)) for module in (observe, resume)),
-        *((module, "read_record", lambda path, kind: _here().memory.record(path, kind))
-          for module in (observe, take, witness)),
-        *((module, "complete_checkpoints", lambda folder, also=(): _here().memory.checkpoints(folder, also))
-          for module in (checkpoints, resume, supervisor)),
+        (journal, "read", _MEMORY.read), (observe, "newest_epoch", _MEMORY.epoch),
+        (observe, "read_metrics", _MEMORY.metrics),
+        *((module, "fold", memory.fold_known) for module in (ports, resume, witness)),
+        *((module, "read_control", _MEMORY.control) for module in (observe, trainer, supervisor)),
+        *((module, "read_lines", _MEMORY.read_lines) for module in (observe, resume)),
+        *((module, "read_record", _MEMORY.record) for module in (observe, take, witness)),
+        *((module, "complete_checkpoints", _MEMORY.checkpoints) for module in (checkpoints, resume, supervisor)),
+        *((module, "newest_complete", _MEMORY.newest_checkpoint) for module in (ending, observe, witness)),
         # a supervisor's machine
         (take, "boot_id", lambda: _here().machine.boot),  # type: ignore[union-attr]
         (take, "start_of", lambda pid: pid), (take, "pid_namespace", lambda: ""),
@@ -214,7 +218,8 @@ def world_of(seed: int) -> Iterator[World]:
     """A world with an empty disk; within ``seams``."""
     global _world
     _DISK.wipe()
-    _world = made = World(disk=_DISK, seed=seed)
+    _MEMORY.wipe()
+    _world = made = World(disk=_DISK, memory=_MEMORY, seed=seed)
     try:
         yield made
     finally:

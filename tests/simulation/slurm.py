@@ -256,11 +256,11 @@ class SimulatedSlurm:
     def _start_what_may(self) -> None:
         waiting = [job for job in self.jobs_by_id.values() if job.state == "PENDING"]
         for job in sorted(waiting, key=lambda j: (j.nice, j.job_id)):
+            if job.held or job.begin_at > self.now:
+                continue
             node = self._free_node()
             if node is None:
                 return
-            if job.held or job.begin_at > self.now:
-                continue
             job.dependency = [part for part in job.dependency if not self._met(job, part)]
             if job.dependency or job.state != "PENDING":
                 continue
@@ -388,6 +388,9 @@ class SimulatedSlurm:
         return "Dependency" if job.dependency else "Resources"
 
 
+_MARKS = re.compile(r"['\"\\]")
+
+
 @functools.lru_cache(maxsize=8)
 def read_options(script: str) -> dict[str, str]:
     """The ``#SBATCH`` lines of a script, as sbatch reads them."""
@@ -395,8 +398,7 @@ def read_options(script: str) -> dict[str, str]:
     for line in script.splitlines():
         if line.startswith("#SBATCH "):
             rest = line.removeprefix("#SBATCH ")
-            plain = not any(mark in rest for mark in "'\"\\")
-            for word in rest.split() if plain else shlex.split(rest):
+            for word in shlex.split(rest) if _MARKS.search(rest) else rest.split():
                 name, _, value = word.removeprefix("--").partition("=")
                 options[name] = value
     return options

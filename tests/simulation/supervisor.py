@@ -9,6 +9,7 @@ bytes. What goes wrong with it is drawn beforehand (``schedule.Plan``), so that 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Generator
@@ -210,13 +211,18 @@ class Trainer(Process):
         return 0
 
 
+@functools.cache
+def _places(spec: str) -> tuple[Path, Path]:
+    path = Path(spec)
+    return path, path.parents[2]
+
+
 class Supervisor(Process):
     """What the generated script becomes. ``job`` is the job that Slurm gave this execution."""
 
     def __init__(self, world: World, host: Host, job: Job) -> None:
         self.job, self.restart_count = job, job.restart_count
-        self.spec_path = Path(job.script.rstrip().rpartition(" ")[2])      # no path here needs quotes
-        self.run_dir = self.spec_path.parents[2]
+        self.spec_path, self.run_dir = _places(job.script.rstrip().rpartition(" ")[2])     # no path here needs quotes
         self.tag = self.run_dir.name
         self.start: StartRecord | None = None
         self.trainer: Trainer | None = None

@@ -58,6 +58,7 @@ class Actor:
 @dataclass(slots=True, kw_only=True)
 class World:
     disk: Disk
+    memory: Memory
     seed: int
     repository: Path = Path("/simulated/repo")
     now: float = BEGAN_AT
@@ -71,7 +72,6 @@ class World:
     actor: Actor | None = None         # who acts just now
     machine: Process | None = None     # whose code runs just now
     struck: Counter[str] = field(default_factory=Counter)      # faults by kind, where they took effect
-    memory: Memory = None  # type: ignore[assignment]
     truths: Truths = None  # type: ignore[assignment]
     slurm: SimulatedSlurm = None  # type: ignore[assignment]
     _heap: list[tuple[float, int, int, Process]] = field(default_factory=list)
@@ -82,7 +82,7 @@ class World:
     def __post_init__(self) -> None:
         self.hosts = {name: Host(name, f"{name}-boot-0") for name in ("n1", "n2")}
         self.slurm = SimulatedSlurm(self, nodes=tuple(self.hosts), now=self.now, accounting=self.seed % 2 == 0)
-        self.truths, self.memory = Truths(self), Memory(self.disk)
+        self.truths = Truths(self)
         self.disk.mkdir(self.repository, parents=True)
 
     # --- time -----------------------------------------------------------------------------------------------------------
