@@ -10,7 +10,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from orchestrator import folders, journal
@@ -24,7 +24,6 @@ from orchestrator.control.after import refuse_cycle, split_after, where_named
 from orchestrator.control.observe import upstream_of
 from orchestrator.control.passes import reconcile
 from orchestrator.control.ports import Ports, ask_slurm, job_tags, read_run, tags_with_runs, unknown_tag
-from orchestrator.core.fold import spec_in_event
 from orchestrator.core.pending import HELD_BY_UPSTREAM, as_written, met, why_lost
 from orchestrator.core.script import batch_script
 from orchestrator.errors import NoRoom, Refused, SlurmUnreachable, SubmissionRejected, UserError
@@ -171,9 +170,9 @@ def submit(ports: Ports, spec: RunSpec, *, again: bool = False) -> Submitted:
         script = folders.job_dir(ports.repository, spec.tag) / "job.sh"
         folders.replace_file(run_dir / "job.sh", script.read_bytes(), mode=0o755)
         if before is None:
-            locked.append("submit", schema=journal.SCHEMA, spec=spec_in_event(spec))
+            locked.append("submit", schema=journal.SCHEMA, spec=asdict(spec))
         else:
-            locked.append("reopened", reason="submitted again", spec=spec_in_event(spec))
+            locked.append("reopened", reason="submitted again", spec=asdict(spec))
         snapshot = ask_slurm(ports)
         run = reconcile(ports, spec.tag, snapshot, locked, lines.append)
     assert run is not None

@@ -94,17 +94,8 @@ def _changes_by(event: Event, run: Run) -> Changes:
     return {"events": run.events + 1, **(update(run, event) if update else {})}
 
 
-def spec_in_event(spec: RunSpec) -> dict[str, Any]:
-    """What ``spec_from_event`` reads."""
-    return {**_plain(spec), "profile": _plain(spec.profile)}
-
-
-def _plain(value: RunSpec | Profile) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
-
-
 def spec_from_event(data: dict[str, Any]) -> RunSpec:
-    """The spec as the ``submit`` event carries it, through JSON."""
+    """The spec as the ``submit`` event carries it (``dataclasses.asdict`` of a RunSpec, through JSON)."""
     data = dict(data)
     data["profile"] = Profile(**data["profile"])
     after = data.get("after_tags", {})
