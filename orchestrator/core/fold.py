@@ -38,11 +38,9 @@ journal is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
-from functools import cache
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
+from orchestrator.core.altered import altered, put
 from orchestrator.errors import JournalError
 from orchestrator.model import (
     After,
@@ -61,19 +59,18 @@ from orchestrator.model import (
 
 Event = dict[str, Any]
 Changes = dict[str, Any]               # fields of the run, and what they are after an event; {} where it does not apply
-_Value = TypeVar("_Value")
 
 
 def fold(events: Iterable[Event], run: Run | None = None) -> Run | None:
     """The run that these events tell of, ``run`` being what those before them told; None if there is no ``submit`` at their
     head. Raises JournalError for an event that lacks what its name promises."""
-    run = _with(run) if run is not None else None      # ours alone until it is whole, and so each event changes it in place
+    run = altered(run) if run is not None else None      # ours alone until it is whole, and so each event changes it in place
     for number, event in enumerate(events, 1 + (run.events if run is not None else 0)):
         try:
             if run is None:
                 run = apply(run, event)
             else:
-                _put(run, _changes_by(event, run))
+                put(run, _changes_by(event, run))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             of = f" of {run.spec.tag}" if run is not None else ""
             raise JournalError(
@@ -86,7 +83,7 @@ def apply(run: Run | None, event: Event) -> Run | None:
     """The run after one more event."""
     if run is None:
         return _submit(event) if event.get("event") == "submit" else None
-    return _with(run, **_changes_by(event, run))
+    return altered(run, **_changes_by(event, run))
 
 
 def _changes_by(event: Event, run: Run) -> Changes:
@@ -106,33 +103,6 @@ def spec_from_event(data: dict[str, Any]) -> RunSpec:
     return RunSpec(**data)
 
 
-def _with(value: _Value, **changes: Any) -> _Value:
-    """``dataclasses.replace`` of a frozen value with slots, several times as fast: what is not changed is carried over as it
-    is, past ``__init__``. A fold does hardly anything else."""
-    kind: type = type(value)
-    read, put = _slots(kind)
-    new: _Value = object.__new__(kind)
-    for write, had in zip(put.values(), read(value), strict=True):
-        write(new, had)
-    _put(new, changes)
-    return new
-
-
-def _put(value: object, changes: Changes) -> None:
-    """Into one that nobody else has seen yet."""
-    kind: type = type(value)
-    _, put = _slots(kind)
-    for name, wanted in changes.items():
-        put[name](value, wanted)
-
-
-@cache
-def _slots(kind: type) -> tuple[Callable[[Any], tuple[Any, ...]], dict[str, Callable[[Any, Any], None]]]:
-    """What reads all fields of such a value, and what sets each."""
-    names = [field.name for field in fields(kind)]
-    return attrgetter(*names), {name: vars(kind)[name].__set__ for name in names}
-
-
 def _submit(event: Event) -> Run:
     at = float(event["t"])
     spec = spec_from_event(event["spec"])
@@ -148,7 +118,7 @@ def _phase(event: Event, phase: Phase, **changes: Any) -> Changes:
 
 
 def _with_submission(run: Run, submission_id: str, **changes: Any) -> Changes:
-    return {"submissions": tuple(_with(s, **changes) if s.id == submission_id else s for s in run.submissions)}
+    return {"submissions": tuple(altered(s, **changes) if s.id == submission_id else s for s in run.submissions)}
 
 
 # --- submissions ------------------------------------------------------------------------------------------------------
@@ -204,10 +174,10 @@ def _lingers(run: Run, event: Event) -> Changes:
 
 def _adjusted(run: Run, event: Event) -> Changes:
     """An ending changed what the next attempts ask for."""
-    profile = _with(
+    profile = altered(
         run.spec.profile, memory_bytes=event.get("memory_bytes", run.spec.profile.memory_bytes),
         lead_s=float(event.get("lead_s", run.spec.profile.lead_s)))
-    return {"spec": _with(run.spec, profile=profile), "adjusted_sequence": run.events}
+    return {"spec": altered(run.spec, profile=profile), "adjusted_sequence": run.events}
 
 
 def _update(run: Run, event: Event) -> Changes:
@@ -216,11 +186,11 @@ def _update(run: Run, event: Event) -> Changes:
         return {}
     wanted = {key: event[key] for key in ("memory_bytes", "time_s", "nice", "script_sha256") if event.get(key) is not None}
     taken = run.change is not None and run.change.script_taken and "script_sha256" not in wanted
-    return {"change": _with(run.change or Change(sequence=0), sequence=run.events, script_taken=taken, **wanted)}
+    return {"change": altered(run.change or Change(sequence=0), sequence=run.events, script_taken=taken, **wanted)}
 
 
 def _script_taken(run: Run, event: Event) -> Changes:
-    return {} if run.change is None else {"change": _with(run.change, script_taken=True)}
+    return {} if run.change is None else {"change": altered(run.change, script_taken=True)}
 
 
 def _changed(run: Run, event: Event) -> Changes:
@@ -232,9 +202,9 @@ def _updated(run: Run, event: Event) -> Changes:
     if wish is None:
         return {}
     had = run.spec.profile
-    profile = _with(had, memory_bytes=had.memory_bytes if wish.memory_bytes is None else wish.memory_bytes,
+    profile = altered(had, memory_bytes=had.memory_bytes if wish.memory_bytes is None else wish.memory_bytes,
                       time_s=had.time_s if wish.time_s is None else wish.time_s)
-    spec = _with(run.spec, profile=profile, nice=run.spec.nice if wish.nice is None else wish.nice,
+    spec = altered(run.spec, profile=profile, nice=run.spec.nice if wish.nice is None else wish.nice,
                    script_sha256=wish.script_sha256 or run.spec.script_sha256)
     return {"spec": spec, "change": None, "updated": (*run.updated, wish)}
 
@@ -245,7 +215,7 @@ def _unchanged(run: Run, event: Event) -> Changes:
     if wish is None:
         return _with_submission(run, str(event.get("submission_id")), changed_sequence=run.events)
     taken = wish.script_sha256 if wish.script_taken else None
-    return {"change": None, "spec": _with(run.spec, script_sha256=taken or run.spec.script_sha256)}
+    return {"change": None, "spec": altered(run.spec, script_sha256=taken or run.spec.script_sha256)}
 
 
 def _asked(run: Run, event: Event) -> Changes:
@@ -277,7 +247,7 @@ def _started(run: Run, event: Event) -> Changes:
 def _ended(run: Run, event: Event) -> Changes:
     epoch = int(event["epoch"])
     attempts = tuple(
-        _with(
+        altered(
             a, ended_at=float(event["ended_at"]), ended_sequence=run.events, ending=Ending(event["ending"]),
             reason=str(event.get("reason", "")), checkpoint_step=event.get("checkpoint_step"),
             last_step=event.get("last_step"), exit_code=event.get("exit_code"), nodes=str(event.get("nodes") or ""),
@@ -287,7 +257,7 @@ def _ended(run: Run, event: Event) -> Changes:
         for a in run.attempts)
     ended = {a.submission_id for a in attempts if a.epoch == epoch} - {a.submission_id for a in attempts if a.live}
     return {"attempts": attempts, "submissions": tuple(
-        _with(s, state=SubmissionState.ENDED) if s.id in ended else s for s in run.submissions)}
+        altered(s, state=SubmissionState.ENDED) if s.id in ended else s for s in run.submissions)}
 
 
 def _requeued(run: Run, event: Event) -> Changes:
