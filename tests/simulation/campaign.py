@@ -249,7 +249,7 @@ class Campaign:
         if name in self.actors:
             self.actors[name].offset_s = offset_s
         else:
-            self.world.hosts["n1"].offset_s = max(-40.0, min(offset_s, 50.0))
+            self.world.hosts["n1"].step_clock(max(-40.0, min(offset_s, 50.0)), self.world.now)
 
     def _outage(self, pick: int) -> None:
         self.world.outage = not self.world.outage

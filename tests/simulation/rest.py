@@ -25,7 +25,7 @@ def settle(campaign: Campaign) -> None:
     for actor in campaign.actors.values():
         actor.offset_s = 0.0
     for host in world.hosts.values():
-        host.offset_s = 0.0
+        host.step_clock(0.0, world.now)
         if not world.slurm.up[host.name]:
             world.slurm.node_up(host.name)
     for process in world.processes.values():

@@ -52,6 +52,7 @@ class Truth:
     newest_saved: int = -1
     newest_epoch: int = 0
     result_epoch: int = 0              # of the start that published a result last
+    mistaken: set[int] = field(default_factory=set)    # starts noted as ended by one who could not know better
     starts: int = 0
     at_rest: str = ""                  # which event of AT_REST came last, and none of STARTS_AGAIN after it: not by the fold
     no_leave: dict[int, str] = field(default_factory=dict)     # by epoch: how it ended, if nobody may go on because of it
@@ -125,8 +126,8 @@ class Truths:
         known = next((a.ended_sequence for a in run.attempts if a.epoch == newest), None)
         if newest in truth.no_leave and (known is None or known > sequence):
             raise Broken(f"{supervisor.tag}: job {start.job_id} goes on behind epoch {newest}: {truth.no_leave[newest]}")
-        if any(host.offset_s for host in world.hosts.values()):
-            return                     # a heart that beats may look silent
+        if any(host.offset_s or world.now - host.stepped_at < BEATS_AGAIN_S for host in world.hosts.values()):
+            return                     # a heart that beats may look silent, and one that beat before its clock was put right
         for other in world.processes.values():
             if (isinstance(other, Supervisor) and other is not supervisor and other.tag == supervisor.tag
                     and other.start is not None and other.start.epoch == newest and other.job.job_id != supervisor.job.job_id
@@ -182,7 +183,9 @@ class Truths:
         alive = [p for p in self.world.processes.values()
                  if isinstance(p, Supervisor) and p.tag == tag and p.in_allocation and p.alive
                  and p.start is not None and p.start.epoch == event["epoch"]]
-        if alive and (actor.answered == "silent" or (actor.answered == "honest" and abs(actor.offset_s) < CLOCK_OFF_S)):
+        if alive and actor.answered != "silent" and (actor.answered != "honest" or abs(actor.offset_s) >= CLOCK_OFF_S):
+            self.of(tag).mistaken.add(event["epoch"])
+        elif alive:
             raise Broken(f"{tag}: attempt {event['number']} noted as ended ({event['ending']}) while it runs")
 
     def _gone(self, tag: str, event: dict[str, Any], actor: Actor) -> None:
@@ -265,7 +268,7 @@ class Truths:
             if len(inside) > 1:
                 raise Broken(f"{tag}: two attempts train, jobs {[t.start.job_id for t in inside]}")
             run = self.run(tag)
-            if run is not None and run.over:
+            if run is not None and run.over and inside[0].start.epoch not in self.of(tag).mistaken:
                 raise Broken(f"{tag}: job {inside[0].start.job_id} trains, and the run is {run.phase}")
         if len(self.world.slurm.accepted) != self._compared:
             self._compared = len(self.world.slurm.accepted)

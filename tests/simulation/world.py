@@ -32,6 +32,11 @@ class Host:
     name: str
     boot: str
     offset_s: float = 0.0
+    stepped_at: float = 0.0            # its clock, the last time
+
+    def step_clock(self, offset_s: float, now: float) -> None:
+        if offset_s != self.offset_s:
+            self.offset_s, self.stepped_at = offset_s, now
 
 
 @dataclass(slots=True)
