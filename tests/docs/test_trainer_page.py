@@ -79,7 +79,7 @@ def test_a_save_in_the_background_without_torch(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_the_shell_script(tmp_path: Path) -> None:
     """Twice: the second time a notice is there, and the state of the first lies in its newest checkpoint."""
-    script = example("bash", "orch notify-save").replace("< 1000", f"< {STEPS}")
+    script = example("bash", "orch notify-save")
     (tmp_path / "simulate").write_text("#!/bin/sh\necho x >>$1\n")
     (tmp_path / "simulate").chmod(0o755)
     run, asked = tmp_path / "run", tmp_path / "run" / "attempts" / "0001"
@@ -90,19 +90,19 @@ def test_the_shell_script(tmp_path: Path) -> None:
                "ORCH_CHECKPOINT_DIR": str(run / "checkpoints"), "ORCH_CHECKPOINTS_KEPT": "3", "ORCH_RESUME_FROM": "",
                "ORCH_CHECKPOINT_INTERVAL_S": "0.5"}
 
-    def attempt(**more: str) -> str:
-        ran = subprocess.run(["bash", "-c", script], cwd=tmp_path, env={**environ, **more}, capture_output=True, text=True,
-                             check=False)
+    def attempt(steps: int, **more: str) -> str:
+        ran = subprocess.run(["bash", "-c", script.replace("< 1000", f"< {steps}")], cwd=tmp_path, env={**environ, **more},
+                             capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout + ran.stderr
         return ran.stdout
 
     def saved() -> list[tuple[int, Path]]:
         return sorted((one.step, one.path) for one in complete_checkpoints(run / "checkpoints"))
 
-    attempt()
+    attempt(STEPS)
     assert (run / "result.json").exists()
     step, newest = saved()[-1]
     (asked / "notice.json").write_text('{"at": 1, "reason": "limit", "deadline": null, "deliver": []}')
     (tmp_path / "state.bin").unlink()
-    assert "notice: limit" in attempt(ORCH_RESUME_FROM=str(newest))
+    assert "notice: limit" in attempt(STEPS + 1, ORCH_RESUME_FROM=str(newest))
     assert saved()[-1][0] == step + 1 and (tmp_path / "state.bin").read_text() == "x\n" * (step + 1)
