@@ -31,12 +31,12 @@ def set_aside_newer(run_dir: Path, step: int, into: str, back: str = "", back_st
     parent = checkpoint_dir(run_dir)
     aside = parent / into
     with _raised_epoch(run_dir / "epoch") as epoch:
-        if not back or (parent / back).exists():        # which comes back last
+        if not back or (parent / back).exists():        # which comes back first, so that nothing of it is taken for newer
             for checkpoint in [one for one in complete_checkpoints(parent) if one.step > step]:
-                _move(checkpoint.path, parent, aside)
                 _keep_trackers(checkpoint.path.parent, aside / checkpoint.path.parent.relative_to(parent))
-            if back:
-                _bring_back(parent, back, aside)
+                _move(checkpoint.path, parent, aside)
+        if back:
+            _bring_back(parent, back, back_step, aside)
         for below in BELOW:
             _point_trackers(parent / below, max(step, back_step), up=bool(back))
     return sorted(_names(aside)), epoch
@@ -49,18 +49,17 @@ def set_aside_checkpoints(parent: Path, asides: Iterable[str]) -> dict[str, Chec
     return {str(one.path.relative_to(parent)): one for one in found}
 
 
-def _bring_back(parent: Path, back: str, aside: Path) -> None:
-    """The one that was asked for is moved last. What is in the way is no complete checkpoint."""
+def _bring_back(parent: Path, back: str, step: int, aside: Path) -> None:
+    """The one that was asked for, then the older ones of its folder. What is in the way is no complete checkpoint."""
     source = parent / back.partition("/")[0]
-    there = complete_checkpoints(source)
-    chosen = next((one for one in there if one.path == parent / back), None)
-    if chosen is None:
-        raise StorageError(f"{parent / back} is no complete checkpoint any more")
-    for checkpoint in [*(one for one in there if one.step < chosen.step), chosen]:
-        in_the_way = parent / checkpoint.path.relative_to(source)
+    chosen, there = parent / back, complete_checkpoints(source)
+    if chosen.exists() and chosen not in [one.path for one in there]:
+        raise StorageError(f"{chosen} is no complete checkpoint any more")
+    for path in [*(one.path for one in there if one.path == chosen), *(one.path for one in there if one.step < step)]:
+        in_the_way = parent / path.relative_to(source)
         if in_the_way.exists():
             _move(in_the_way, parent, aside)
-        _move(checkpoint.path, source, parent)
+        _move(path, source, parent)
 
 
 def _move(path: Path, source: Path, target: Path) -> None:
@@ -83,6 +82,7 @@ def _keep_trackers(folder: Path, aside: Path) -> None:
     """Without its tracker Megatron's and DeepSpeed's are not known for complete ones there."""
     for name in (MEGATRON_TRACKER, DEEPSPEED_TRACKER):
         if (folder / name).is_file() and not (aside / name).exists():
+            aside.mkdir(parents=True, exist_ok=True)
             replace_file(aside / name, (folder / name).read_text())
 
 

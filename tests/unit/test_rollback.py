@@ -154,16 +154,38 @@ def test_what_was_set_aside_comes_back_whole_and_what_was_saved_since_goes(tmp_p
         ("set-aside-50/step-00000040", 40), ("set-aside-90/step-00000015", 15), ("set-aside-90/step-00000035", 35)]
 
 
-def test_a_pass_that_was_killed_while_it_brought_them_back_loses_none(tmp_path: Path) -> None:
-    for step in (10, 20, 30):
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("renames", range(5))
+def test_a_pass_that_was_killed_anywhere_while_it_brought_them_back_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int,
+) -> None:
+    for step in (10, 20, 30, 40):
         save(tmp_path, step)
     set_aside_newer(tmp_path, 10, "set-aside-50")
-    save(tmp_path, 15)
+    for step in (20, 35):               # 20 is of two histories
+        save(tmp_path, step)
+    rename, left = os.rename, [renames]
+
+    def killed_after(source: Path, target: Path) -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", killed_after)
+    if renames < 4:
+        with pytest.raises(Killed):
+            set_aside_newer(tmp_path, 10, "set-aside-90", "set-aside-50/step-00000030", 30)
+    monkeypatch.setattr(os, "rename", rename)
+    names, _ = set_aside_newer(tmp_path, 10, "set-aside-90", "set-aside-50/step-00000030", 30)
+    assert names == ["step-00000020", "step-00000035"]
     folder = tmp_path / "checkpoints"
-    os.rename(folder / "set-aside-50" / "step-00000020", folder / "step-00000020")
-    set_aside_newer(tmp_path, 10, "set-aside-90", "set-aside-50/step-00000030", 30)
-    assert [one.step for one in complete_checkpoints(folder)] == [10, 30]
-    assert [one.step for one in complete_checkpoints(folder / "set-aside-90")] == [15, 20]
+    assert [one.step for one in complete_checkpoints(folder)] == [10, 20, 30]
+    assert [one.step for one in complete_checkpoints(folder / "set-aside-50")] == [40]
+    assert [one.step for one in complete_checkpoints(folder / "set-aside-90")] == [20, 35]
 
 
 def test_up_to_which_step_what_was_set_aside_and_what_is_live_are_one_history() -> None:
