@@ -235,7 +235,8 @@ def _started(run: Run, event: Event) -> Changes:
     if any(a.epoch == int(event["epoch"]) for a in run.attempts):
         return {}  # an epoch is one start
     job, restart = str(event["job_id"]), int(event["restart_count"])
-    let_go = run.released_sequence > max((a.ended_sequence or 0 for a in run.attempts), default=0)
+    # a successor's start is noted before the end of the one before it, of which nobody has made anything yet
+    let_go = run.live is None and run.released_sequence > max((a.ended_sequence or 0 for a in run.attempts), default=0)
     new = Attempt(
         number=int(event["number"]), submission_id=str(event["submission_id"]), job_id=job, restart_count=restart,
         epoch=int(event["epoch"]), host=str(event.get("host", "")), started_at=float(event["started_at"]),

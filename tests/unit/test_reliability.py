@@ -272,6 +272,9 @@ def test_a_night_in_which_a_run_was_held_is_no_restart_time() -> None:
     whole = restarts(run_of(*crashed, *held, *again)).whole_s
     assert whole == Spread(median=7, low=7, high=7, count=1)
     assert restarts(run_of(*crashed, *again)).whole_s == Spread(median=14_955, low=7, high=29_903, count=2)
+    begin, start, end, queued_ahead, successor, last = again
+    noted_late = run_of(*crashed, *held, begin, start, queued_ahead, successor, end, last)
+    assert restarts(noted_late).whole_s == whole, "one pass notes the successor's start first, then the end before it"
 
 
 def test_the_sum_is_worked_out() -> None:
