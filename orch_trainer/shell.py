@@ -233,7 +233,8 @@ def _control(environ: Mapping[str, str]) -> Any:
 def _newest_line(folder: Path, *events: str) -> Any:
     """What was said last in this attempt, of these events; None if nothing was. Raises OSError."""
     path = folder / "trainer.jsonl"
-    for line in reversed(path.read_bytes().splitlines() if path.exists() else []):
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""     # the last line may be torn
+    for line in reversed(whole.splitlines()):
         if any('"event": "{}"'.format(event).encode() in line for event in events):
             return json.loads(line.decode())
     return None

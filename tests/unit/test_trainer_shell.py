@@ -105,6 +105,15 @@ def test_a_save_that_is_asked_for_is_due_at_once_and_answered_once(job, tmp_path
     assert not due(job, now), "it was tried, and whoever asked is told"
 
 
+def test_a_line_that_was_torn_is_passed_over(job):
+    now = time.time()
+    control(job, interval_s=600.0)
+    assert not due(job, now - 900)
+    with Path(job["ORCH_ATTEMPT_DIR"], "trainer.jsonl").open("a") as file:
+        file.write('{"request": 0, "t": 1700000000.0, "event": "saving", "st')
+    assert due(job, now - 299), "else nothing is saved until the notice"
+
+
 def test_a_time_of_day_is_a_milestone(job):
     now = time.mktime((2026, 5, 4, 21, 59, 0, 0, 0, -1))
     job["ORCH_SAVE_AT"] = "5000 22:00"
