@@ -117,7 +117,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
         self._leave_if_told(self._training)             # no time for a save
         control.should_save = not control.should_evaluate and self._training.should_save()
         if control.should_save and self._save is None:
-            if self._lacks_room(training=self._training, output=args.output_dir):
+            if self._training.lacks_room(args.output_dir, self._took_bytes):    # which the Trainer would not outlive
                 with self._training.saving(state.global_step):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), args.output_dir)     # told, and forgiven
                 control.should_save = False
@@ -127,12 +127,6 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
             self._save = self._training.saving(state.global_step, background=self._in_background)
             self._folder = self._save.__enter__()
         return control
-
-    def _lacks_room(self, training: Training, output: str) -> bool:
-        """For a save like the one before, by rank 0's word. The Trainer would not outlive it."""
-        training._saver.wait()                          # what is written in the background takes room there until it is done
-        lacks = training._team.leads and self._took_bytes and shutil.disk_usage(output).free < self._took_bytes
-        return training._team.agree([int(bool(lacks))])[0] > 0
 
     def _leave_if_told(self, training: Training) -> None:
         if training.should_stop():

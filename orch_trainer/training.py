@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import threading
 import time
 from contextlib import contextmanager
@@ -224,6 +225,14 @@ class Training:
         program's own in a background write is raised by the next `saving()`, by `finish()` or at the end of the block.
         """
         return Saving(self._saver, int(step), background)
+
+    def lacks_room(self, folder: Path | str, size_bytes: int) -> bool:
+        """Whether less than that is free where `folder` lies: all ranks ask, and all hear what rank 0 found. A save in the
+        background takes room there until it is done, so that is waited for."""
+        with self._doing(SAVING):
+            self._saver.wait()
+            lacks = self._team.leads and size_bytes > 0 and shutil.disk_usage(str(folder)).free < size_bytes
+            return self._team.agree([int(lacks)])[0] > 0
 
     def phase(self, name: str, *, at_most_s: float) -> ContextManager[None]:
         """Announce that the block may take so long without a step: evaluation, compilation. Beyond it the trainer counts

@@ -221,7 +221,7 @@ def test_fenced_in_the_background_ends_the_process(run):
 
 def test_two_ranks_write_in_the_background(run):
     """Threads as ranks. Rank 0 publishes when rank 1's note is there, and with rank 1's files."""
-    barrier, board, go, left = threading.Barrier(2), [[], []], threading.Event(), [0, 0]
+    barrier, board, go, left, lacks = threading.Barrier(2), [[], []], threading.Event(), [0, 0], [None, None]
 
     def rank(number):
         def agree(values):
@@ -244,6 +244,7 @@ def test_two_ranks_write_in_the_background(run):
             if number == 0:
                 assert run.steps() == []
                 go.set()
+            lacks[number] = training.lacks_room(run.dir, 1 << 80 if number == 0 else 0)
             training.finish()
         left[number] = 1
 
@@ -252,10 +253,19 @@ def test_two_ranks_write_in_the_background(run):
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert left == [1, 1]
+    assert left == [1, 1] and lacks == [True, True]
     marker = json.loads((run.checkpoints / "step-00000001" / "COMPLETE").read_text())
     assert marker["files"] == {"shard0": 1, "shard1": 2}
     assert sorted(os.listdir(run.checkpoints / "step-00000001")) == ["COMPLETE", "shard0", "shard1"]
+
+
+def test_whether_there_is_room_is_asked_when_nothing_is_being_written(run):
+    with Training(environ=run.environ) as training:
+        assert not training.lacks_room(run.dir / "not yet", 0), "nothing was saved, so nobody knows"
+        begin(training, 1, write)
+        assert not training.lacks_room(run.dir, 1) and run.steps() == [1]
+        assert training.lacks_room(run.dir, 1 << 80)
+        training.finish()
 
 
 def test_a_file_of_another_rank_that_got_its_final_name_meanwhile_is_no_loss(tmp_path):
