@@ -88,7 +88,7 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
             with saving as folder:
                 written = (self._stage or folder) / STATE
                 trainer.save_checkpoint(written)
-                if self._stage is not None and trainer.local_rank == 0:
+                if self._stage is not None and trainer.local_rank == 0 and written.exists():   # DDP: on the first node alone
                     saving.rest(partial(shutil.move, str(written), str(folder / STATE)))
                 torch.save({"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": _cuda()},
                            str(folder / "random-{}.pt".format(trainer.global_rank)))

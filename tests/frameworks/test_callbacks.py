@@ -75,6 +75,21 @@ def test_lightnings_own_requeue_is_turned_off(orch: Path) -> None:
     assert environment.auto_requeue is False
 
 
+def test_a_node_on_which_lightning_writes_nothing_has_nothing_to_bring(orch: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lightning", exc_type=ImportError)
+    from orch_trainer.lightning import OrchCallback
+
+    stage = tmp_path / "memory"
+    trainer = SimpleNamespace(max_steps=2, global_step=1, local_rank=0, global_rank=1, callback_metrics={},
+                              save_checkpoint=lambda path: None)
+    callback = OrchCallback(in_background=stage, interval_s=1e-6, background=False)
+    callback.on_train_start(trainer, None)
+    callback.on_train_batch_end(trainer, None, None, None, 0)
+    callback.on_train_end(trainer, None)
+    saved, = complete_checkpoints(orch / "checkpoints")
+    assert [path.name for path in saved.path.glob("*.*")] == ["random-1.pt"]
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MiB."""
