@@ -224,12 +224,17 @@ def cancel_campaign(ports: Ports, name: str, *, now: bool) -> list[Run]:
 
 def hold_campaign(ports: Ports, name: str) -> list[Run]:
     """Start nothing more of it, what waits first. Runs that are over, or held already, are left out. Raises Refused where
-    nothing is left to hold."""
+    nothing is left to hold; also, once the others are held, for runs that go back to a checkpoint and then train."""
     runs = _submitted(ports, name)
     if all(run.over or run.phase == Phase.CANCELLING for run in runs):
         raise Refused(f"nothing of {name} can be held: all of it is over", hint=f"`orch status {name}`")
-    return _ask_each(ports, runs[::-1], lambda run: run.phase == Phase.ACTIVE or run.held_by == HELD_BY_UPSTREAM,
+    held = _ask_each(ports, runs[::-1], lambda run: run.phase == Phase.ACTIVE or run.held_by == HELD_BY_UPSTREAM,
                      lambda tag: requests.hold(ports, tag))
+    back = [run.spec.tag for run in _submitted(ports, name) if run.phase == Phase.ROLLING_BACK]
+    if back:
+        raise Refused(f"not held: {', '.join(back)}, being rolled back; nothing else of {name} starts",
+                      hint=f"`orch hold {name}` once more when that is done")
+    return held
 
 
 def release_campaign(ports: Ports, name: str) -> list[Run]:

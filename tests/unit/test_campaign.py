@@ -42,9 +42,9 @@ class Line:
         campaign.submit_campaign(self.ports, campaign.Checked(name="line", specs=specs, members=tuple(
             campaign.Member(tag=tag, after=after, run=None) for tag, after in AFTER.items())), lambda run, already: None)
 
-    def note(self, tag: str, event: str) -> None:
+    def note(self, tag: str, event: str, **context: object) -> None:
         with journal.locked(folders.run_dir(self.ports.repository, tag), wait_s=0.0, clock=self.ports.clock) as locked:
-            locked.append(event)
+            locked.append(event, **context)
 
     def cancel_a(self) -> None:
         requests.cancel(self.ports, "a", now=True)
@@ -103,6 +103,14 @@ def test_what_is_over_is_left_out_and_what_is_lost_is_held_again(line: Line) -> 
     campaign.cancel_campaign(line.ports, "line", now=True)
     with pytest.raises(Refused, match="all of it is over"):
         campaign.hold_campaign(line.ports, "line")
+
+
+def test_one_that_is_rolled_back_is_not_held_in_silence(line: Line) -> None:
+    line.submit()
+    line.note("c", "rollback", to_step=10, reason="me: a spike")
+    with pytest.raises(Refused, match="not held: c, being rolled back"):
+        campaign.hold_campaign(line.ports, "line")
+    assert line.states() == {"a": "held user", "b": "held user", "c": "rolling-back"}
 
 
 def test_every_hold_is_recorded_while_slurm_is_silent(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
