@@ -203,13 +203,11 @@ def rule_in_words(run: Run, policy: Policy) -> str:
         return f"rule for {last.ending}: nothing follows, as `orch cancel` asked"
     parts = [_rule(last).follows]
     retries, misses = _retries(last, policy), without_progress(run)
-    if retries == 0:
-        return f"rule for {last.ending}: held at once"
     if retries is not None:
         alike = _alike_without_progress(run)
         parts.append(f"{alike} in a row without a newer checkpoint, at most {retries} are retried")
         if alike > retries:
-            return f"rule for {last.ending}: held: {parts[-1]}"
+            return f"rule for {last.ending}: held" + (" at once" if retries == 0 else f": {parts[-1]}")
     elif _rule(last).counted:
         parts.append(f"{misses} of at most {policy.endings_without_progress - 1} endings in a row without a newer checkpoint"
                      if misses else "it made progress, so nothing counts against it" if last.progressed

@@ -54,6 +54,10 @@ def test_a_rule_that_holds_the_run_says_so_and_nothing_of_a_next_attempt() -> No
     assert rule_in_words(after("setup-failure", "setup-failure"), once) == (
         "rule for setup-failure: held: 2 in a row without a newer checkpoint, at most 1 are retried")
     assert "begins anew" in rule_in_words(after("setup-failure"), once)
+    never = replace(POLICY, retries={Ending.CRASH: 0})
+    assert rule_in_words(after("crash"), never) == "rule for crash: held at once" and why_hold(after("crash"), seen(), never)
+    saved = after("crash", saves=True)
+    assert "held" not in rule_in_words(saved, never) and not why_hold(saved, seen(), never), "it brought a newer checkpoint"
 
 
 def test_what_orch_itself_cancelled_is_not_called_held() -> None:
