@@ -60,6 +60,9 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc]  # a class of theirs
         if args.load_best_model_at_end:
             raise ValueError("load_best_model_at_end=True: under OrchCallback checkpoints are saved when they are due, not "
                              "where the model is best; load the best model after the training, from evaluations of your own")
+        if self._in_background and int(os.environ.get("LOCAL_WORLD_SIZE", args.world_size)) < args.world_size:
+            raise ValueError("in_background=True on several nodes: the random numbers of their ranks would stay in memory "
+                             "of each; leave it out, or save to two levels (`checkpoint: {local: FOLDER}`)")
         self._training = Training(**dict({"total_steps": state.max_steps}, **self._options))
         self._training.__enter__()
 

@@ -89,7 +89,7 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
                 written = (self._stage or folder) / STATE
                 trainer.save_checkpoint(written)
                 if self._stage is not None and trainer.local_rank == 0 and written.exists():   # DDP: on the first node alone
-                    saving.rest(partial(shutil.move, str(written), str(folder / STATE)))
+                    saving.rest(partial(_bring, written, folder / STATE))
                 torch.save({"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": _cuda()},
                            str(folder / "random-{}.pt".format(trainer.global_rank)))
         if training.should_stop():
@@ -107,6 +107,15 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
         torch.set_rng_state(saved["torch"])
         if saved["cuda"] is not None and torch.cuda.is_available():
             torch.cuda.set_rng_state(saved["cuda"])
+
+
+def _bring(written: Path, to: Path) -> None:
+    """A file, or a folder of shards: each node brings its own into the same one."""
+    if written.is_dir():
+        shutil.copytree(str(written), str(to), dirs_exist_ok=True)
+        shutil.rmtree(str(written))
+    else:
+        shutil.move(str(written), str(to))
 
 
 def _cuda() -> Any:

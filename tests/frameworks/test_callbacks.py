@@ -63,6 +63,16 @@ def test_what_cannot_be_kept_is_refused_in_a_sentence(orch: Path) -> None:
         OrchCallback().on_train_begin(SimpleNamespace(load_best_model_at_end=True), SimpleNamespace(), None)
 
 
+def test_ranks_on_another_node_cannot_save_through_this_nodes_memory(orch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", exc_type=ImportError)
+    from orch_trainer.hf import OrchCallback
+
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    arguments = SimpleNamespace(load_best_model_at_end=False, world_size=4)
+    with pytest.raises(ValueError, match="in_background=True on several nodes: "):
+        OrchCallback(in_background=True).on_train_begin(arguments, SimpleNamespace(max_steps=1), None)
+
+
 def test_lightnings_own_requeue_is_turned_off(orch: Path) -> None:
     pytest.importorskip("lightning", exc_type=ImportError)
     from lightning.fabric.plugins.environments import SLURMEnvironment
@@ -88,6 +98,18 @@ def test_a_node_on_which_lightning_writes_nothing_has_nothing_to_bring(orch: Pat
     callback.on_train_end(trainer, None)
     saved, = complete_checkpoints(orch / "checkpoints")
     assert [path.name for path in saved.path.glob("*.*")] == ["random-1.pt"]
+
+
+def test_each_node_brings_its_shards_into_one_folder(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", exc_type=ImportError)
+    from orch_trainer.lightning import _bring
+
+    for node in ("n1", "n2"):
+        (tmp_path / node).mkdir()
+        (tmp_path / node / f"{node}.distcp").write_text(node)
+        _bring(tmp_path / node, tmp_path / "lightning.ckpt")
+        assert not (tmp_path / node).exists()
+    assert sorted(path.name for path in (tmp_path / "lightning.ckpt").iterdir()) == ["n1.distcp", "n2.distcp"]
 
 
 @pytest.fixture

@@ -194,11 +194,10 @@ def test_a_submission_that_was_cut_short_is_completed_by_the_same_call(alone: Re
     begun.stdout.close()
     said = json.loads(alone.orch("submit", "line", "--json"))
     assert {run["tag"] for run in said["runs"]} == set(tags) and 3 <= len(said["submitted"]) <= 4
-    jobs = [job for tag in tags for job in alone.status(tag)["jobs"]]
-    attempts = [attempt for tag in tags for attempt in alone.status(tag)["attempts"]]
+    known = {(tag, one["attempt"]) for tag in tags for run in [alone.status(tag)] for one in (*run["jobs"], *run["attempts"])}
     comments = alone.slurm.run("squeue", "--noheader", "--format=%k", "--states=all").split()
     ours = [comment for comment in comments if re.search(r":alone-\w+:r\d:", comment)]
-    assert len(ours) == len(set(ours)) == len(jobs) + len(attempts) == 12, "a job and a successor of each, none twice"
+    assert len(ours) == len(set(ours)) == len(known) == 12, "a job and a successor of each, none twice"
     assert "6 there already" in alone.orch("submit", "line")
     alone.orch("cancel", "line", "--now")
     alone.until(lambda: alone.orch("tick") is not None and set(states(alone, "line").values()) == {"cancelled"}, "all to end")
