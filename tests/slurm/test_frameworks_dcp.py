@@ -39,7 +39,7 @@ def uninterrupted(made: Repository) -> tuple[dict[str, Any], list[dict[str, Any]
     folder = made.folder / "whole"
     (folder / "attempt").mkdir(parents=True)
     subprocess.run(
-        ["bash", "-c", f"{TORCHRUN} {STEPS} 0 0"], cwd=ROOT, check=True, timeout=240, capture_output=True,
+        ["bash", "-c", f"{TORCHRUN} {STEPS} 0.01 0"], cwd=ROOT, check=True, timeout=240, capture_output=True,
         env={"PATH": made.environment["PATH"], "PYTHONPATH": str(ROOT), "ORCH_RUN_DIR": str(folder),
              "ORCH_ATTEMPT_DIR": str(folder / "attempt"), "ORCH_CHECKPOINT_INTERVAL_S": "1"})
     said = [json.loads(line) for line in (folder / "attempt/trainer.jsonl").read_text().splitlines()]
