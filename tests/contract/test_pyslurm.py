@@ -39,6 +39,7 @@ def test_one_line_says_that_it_cannot_be_used(
             [ORCH, "daemon"], cwd=made.folder, env=environment, stdout=file, stderr=file) as daemon:
         try:
             made.until(lambda: '"finished"' in orch("status", "a", "--json").stdout, "a to finish")
+            made.until(lambda: not contract_cluster.run("squeue", "--noheader").strip(), "its successor to be cancelled")
         finally:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(timeout=30)
