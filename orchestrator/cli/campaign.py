@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def submit_all(ports: Ports, name: str, *, dry_run: bool, as_json: bool, for_one: bool) -> None:
     """``for_one``: there are options that only a single run takes."""
     from orchestrator.control.campaign import check_campaign, submit_campaign
+    from orchestrator.control.checks import options_without_effect
     from orchestrator.control.publish import publish_state
+    from orchestrator.folders import job_dir
     from orchestrator.views.campaign import submitted_words
     from orchestrator.views.facts import run_as_json
 
@@ -32,6 +34,9 @@ def submit_all(ports: Ports, name: str, *, dry_run: bool, as_json: bool, for_one
         raise UserError(f"{name} is a campaign: --after, --profile, --memory, --again, --prove-resume are for one run",
                         hint=f"write `after:` and `profile:` into jobs/{name}.campaign.yaml")
     checked = check_campaign(ports, name, os.environ)
+    for tag, spec in checked.specs.items():
+        if words := options_without_effect(job_dir(ports.repository, tag) / "job.sh", spec.profile.name):
+            click.echo(f"orch: {words}", err=True)
     if dry_run:
         _show_plan(ports, checked, as_json=as_json)
         return

@@ -185,6 +185,11 @@ def test_a_submission_that_was_cut_short_is_completed_by_the_same_call(alone: Re
     lines = [f"  {tag}: {{profile: cpu{f', after: [{before}]' if before else ''}}}"
              for tag, before in zip(tags, [None, *tags], strict=False)]
     (alone.folder / "jobs" / "line.campaign.yaml").write_text("\n".join(["runs:", *lines, ""]))
+    script = alone.folder / "jobs" / "r5" / "job.sh"
+    text = script.read_text()
+    script.write_text(f"{text}#SBATCH --mem=1G\n")
+    assert "r5/job.sh:3: #SBATCH lines have no effect" in alone.orch("submit", "line", "--dry-run")
+    script.write_text(text)
     begun = subprocess.Popen([ORCH, "submit", "line"], cwd=alone.folder, env=alone.environment, stdout=subprocess.PIPE)
     assert begun.stdout is not None
     begun.stdout.readline()
