@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,6 +185,12 @@ def test_functions_and_files_are_short(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
             lines = node.end_lineno - node.lineno + 1
             assert lines <= FUNCTION_LINES_AT_MOST, f"{name_of(path)}:{node.lineno}: {node.name} has {lines} lines"
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by name alone and refuses the second, but only where both are collected in one run."""
+    names = Counter(p.name for p in (ROOT / "tests").rglob("*.py") if p.name not in ("conftest.py", "__init__.py"))
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def test_nothing_is_called_utils() -> None:
