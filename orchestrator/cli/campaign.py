@@ -4,14 +4,15 @@ do with it."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.context import print_json
 from orchestrator.cli.terminal import show, terminal_width
-from orchestrator.errors import UserError
+from orchestrator.errors import OrchError, UserError
 from orchestrator.model import Phase, Run
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ def submit_all(ports: Ports, name: str, *, dry_run: bool, as_json: bool, for_one
     """``for_one``: there are options that only a single run takes."""
     from orchestrator.control.campaign import check_campaign, submit_campaign
     from orchestrator.control.checks import options_without_effect
-    from orchestrator.control.publish import publish_state
     from orchestrator.folders import job_dir
     from orchestrator.views.campaign import submitted_words
     from orchestrator.views.facts import run_as_json
@@ -47,10 +47,8 @@ def submit_all(ports: Ports, name: str, *, dry_run: bool, as_json: bool, for_one
         if not as_json:
             click.echo(submitted_words(run, already))
 
-    try:
+    with _published_after(ports):
         submit_campaign(ports, checked, say)
-    finally:
-        publish_state(ports)
     new = [run.spec.tag for run, already in done if not already]
     if as_json:
         print_json({"campaign": name, "submitted": new, "runs": [
@@ -115,12 +113,22 @@ def wait_for_all(ports: Ports, name: str, states: frozenset[str], patience: Pati
 
 
 def _ask(ports: Ports, ask: Callable[[], list[Run]]) -> list[Run]:
+    with _published_after(ports):
+        return ask()
+
+
+@contextmanager
+def _published_after(ports: Ports) -> Iterator[None]:
+    """The views show what was done before a failure too; that they could not be written would hide it."""
     from orchestrator.control.publish import publish_state
 
     try:
-        return ask()
-    finally:
-        publish_state(ports)
+        yield
+    except Exception:
+        with suppress(OrchError, OSError):
+            publish_state(ports)
+        raise
+    publish_state(ports)
 
 
 def _report(name: str, runs: list[Run], words: Callable[[Run], str], last: str, *, as_json: bool) -> None:

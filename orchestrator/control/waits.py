@@ -41,6 +41,7 @@ def why_it_waits(
     before = dependency_jobs(jobs[head.id].dependency)
     seen = replace(
         seen, now=ports.clock(), awaited={other.tag: other.condition for other in unmet(run, upstream)},
+        awaited_jobs=tuple(job_id for job_id in run.spec.after_jobs if job_id in before),
         behind=jobs_behind(before, snapshot.jobs))
     if why(seen).kind not in _PLAIN:
         seen = _asked_after(ports, run.spec.profile, seen, snapshot)

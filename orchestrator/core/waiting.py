@@ -56,6 +56,7 @@ class Evidence:
     own_running: int | None = None     # its user's jobs that run
     behind: tuple[tuple[str, str, float | None], ...] = ()   # jobs that it waits for: id, state, end
     awaited: Mapping[str, After] = field(default_factory=dict)  # runs that it waits for
+    awaited_jobs: tuple[str, ...] = ()                       # those of `behind` that `--after` names
     held_by_orch: bool = False
 
 
@@ -319,7 +320,7 @@ def _behind(seen: Evidence, told: Why) -> Why:
                        helps=f"`scontrol show job {job_id}`, and `sinfo -R`, say where it hangs" if long else "")
     if seen.awaited:
         asked = ", ".join(f"`orch explain {tag}`" for tag in seen.awaited)
-        return Why(kind=told.kind, sentence=waits_for(seen.awaited),
+        return Why(kind=told.kind, sentence=waits_for(seen.awaited, seen.awaited_jobs),
                    helps=f"{asked} {'says' if len(seen.awaited) == 1 else 'say'} how far that is")
     jobs = jobs_in_words(job_id for job_id, _, _ in seen.behind)
     return Why(kind=told.kind, sentence=f"waits for the end of job {jobs}") if jobs else told

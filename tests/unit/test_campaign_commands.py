@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ from simulation.slurm import SimulatedSlurm
 from test_withdraw import Still
 
 from orchestrator import folders, journal
-from orchestrator.control import campaign, requests
+from orchestrator.cli.campaign import cancel_all
+from orchestrator.control import campaign, publish, requests
 from orchestrator.control.passes import pass_over_all
 from orchestrator.control.ports import Ports, require_run
-from orchestrator.errors import Refused, SlurmUnreachable, TimedOut, UnknownTag
+from orchestrator.errors import ConfigError, Refused, SlurmUnreachable, TimedOut, UnknownTag
 from orchestrator.model import After, Run
 from orchestrator.views.campaign import explained
 
@@ -184,3 +186,12 @@ def test_one_line_a_run_says_what_it_waits_for(line: Line) -> None:
     a, b, c, d = sorted(line.explain())
     assert a == "a is cancelled: by hand" and b.startswith("b is held: waits for a to finish; a is cancelled: by hand; ")
     assert d == "d is not submitted: `orch submit line`"
+
+
+def test_what_failed_is_told_though_the_views_cannot_be_written(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(ports: Ports) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(publish, "publish_state", full)
+    with pytest.raises(ConfigError, match="No such file"):
+        cancel_all(line.ports, "nothing", now=False, as_json=False)

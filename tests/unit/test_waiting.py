@@ -159,6 +159,8 @@ def test_what_it_waits_behind() -> None:
     awaited = {"train": After.FINISHED, "test": After.ENDED}
     assert told("Dependency", behind=(("5", "RUNNING", None),), awaited=awaited)[1:] == (
         "waits for train to finish, test to end", "`orch explain train`, `orch explain test` say how far that is")
+    both = told("Dependency", behind=(("5", "RUNNING", None), ("9", "", None)), awaited=awaited, awaited_jobs=("9",))
+    assert both[1] == "waits for train to finish, test to end, job 9 to end"
     assert "still ending" in told("Dependency", behind=(("5", "COMPLETING", 1.0),), awaited=awaited)[1]
 
 
