@@ -9,7 +9,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.checkpoints import Checkpoint, complete_checkpoints
@@ -18,6 +18,18 @@ from orchestrator.folders import checkpoint_dir, fsync_folder, replace_file
 from orchestrator.layouts import BELOW, DEEPSPEED_TRACKER, MEGATRON_TRACKER, tracked
 
 ASIDE = "set-aside-"
+
+
+def keep_apart(run_dir: Path, checkpoint: str, into: str) -> bool:
+    """Move a complete checkpoint of ``checkpoints/`` into the folder ``into`` beside it; False where it is gone. No trainer
+    removes one meanwhile. Raises StorageError while another process holds the fence, OSError when it cannot be renamed."""
+    parent = checkpoint_dir(run_dir)
+    path, apart = parent / checkpoint, parent / into / checkpoint
+    with _fence(run_dir / "epoch"):
+        if path in [one.path for one in complete_checkpoints(parent)]:
+            _keep_trackers(path.parent, apart.parent)
+            _move(path, parent, parent / into)
+        return apart.exists()          # a call that was killed may have moved it
 
 
 def set_aside_newer(run_dir: Path, step: int, into: str, back: str = "", back_step: int = 0) -> tuple[list[str], int]:
@@ -50,7 +62,8 @@ def set_aside_checkpoints(parent: Path, asides: Iterable[str]) -> dict[str, Chec
 
 
 def _bring_back(parent: Path, back: str, step: int, aside: Path) -> None:
-    """The one that was asked for, then the older ones of its folder. What is in the way is no complete checkpoint."""
+    """The one that was asked for, then the older ones of its folder. What is in the way is torn, or the same step saved once
+    more."""
     source = parent / back.partition("/")[0]
     chosen, there = parent / back, complete_checkpoints(source)
     if chosen.exists() and chosen not in [one.path for one in there]:
@@ -60,6 +73,8 @@ def _bring_back(parent: Path, back: str, step: int, aside: Path) -> None:
         if in_the_way.exists():
             _move(in_the_way, parent, aside)
         _move(path, source, parent)
+    with suppress(OSError):            # there are others of its history in it
+        source.rmdir()
 
 
 def _move(path: Path, source: Path, target: Path) -> None:
@@ -95,7 +110,8 @@ def _point_trackers(folder: Path, step: int, *, up: bool) -> None:
 
 
 @contextmanager
-def _raised_epoch(path: Path) -> Iterator[int]:
+def _fence(path: Path) -> Iterator[int]:
+    """Its descriptor: whoever holds it may publish and delete checkpoints, and nobody else."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -103,11 +119,17 @@ def _raised_epoch(path: Path) -> Iterator[int]:
         except OSError as error:
             raise StorageError(f"{path} is locked ({error.strerror}): somebody is publishing a checkpoint",
                                hint="the next pass tries again") from None
+        yield descriptor
+    finally:
+        os.close(descriptor)           # closing lets go of the lock
+
+
+@contextmanager
+def _raised_epoch(path: Path) -> Iterator[int]:
+    with _fence(path) as descriptor:
         text = os.pread(descriptor, 64, 0).strip()
         epoch = int(text) + 1 if text.isdigit() else 0
         if epoch:                      # without a number nothing has started yet
             os.pwrite(descriptor, f"{epoch:012d}\n".encode(), 0)
             os.fsync(descriptor)
         yield epoch
-    finally:
-        os.close(descriptor)           # closing lets go of the lock

@@ -19,11 +19,11 @@ from orchestrator.core import actions as do
 from orchestrator.core.observation import Observation
 from orchestrator.core.reliability import interval_in_force_s, local_interval_in_force_s
 from orchestrator.core.script import attempt_spec, batch_script, dependency, dependency_jobs, job_name
-from orchestrator.errors import NoRoom, SlurmError, SlurmUnreachable, SubmissionRejected
+from orchestrator.errors import NoRoom, SlurmError, SlurmUnreachable, StorageError, SubmissionRejected
 from orchestrator.journal import LockedJournal
 from orchestrator.model import Run
 from orchestrator.records import AttemptSpec
-from orchestrator.rollback import ASIDE, set_aside_newer
+from orchestrator.rollback import ASIDE, keep_apart, set_aside_newer
 from orchestrator.sightings import JobSeen
 from orchestrator.slurm.fields import gres_counts
 from orchestrator.states import ENDED_STATES, ENDING_STATES
@@ -71,6 +71,8 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
         case do.WriteControl(control=control):
             write_control(folders.run_dir(ports.repository, run.spec.tag), control)
             return replace(seen, control=control)
+        case do.KeepApart(checkpoint=name):
+            _keep_apart(name, run, journal, ports)
         case do.SetAside(newer_than_step=step):
             into = f"{ASIDE}{run.phase_since:.0f}"  # the same when a pass was killed in the middle
             back = run.rollback_checkpoint if run.rollback_checkpoint.partition("/")[0] in run.set_aside else ""
@@ -153,6 +155,21 @@ def _hold(job_id: str, submission_id: str, why: str, journal: LockedJournal, por
     journal.append("asked", kind="hold", job_id=job_id, why=why)
     journal.append("paused", submission_id=submission_id)
     ports.slurm.hold(job_id)
+
+
+def _keep_apart(name: str, run: Run, journal: LockedJournal, ports: Ports) -> None:
+    into = f"{ASIDE}{run.phase_since:.0f}-chosen"
+    try:
+        is_there = keep_apart(folders.run_dir(ports.repository, run.spec.tag), name, into)
+    except StorageError:
+        if run.live is None and not run.waiting:
+            raise
+        return                         # whoever publishes just now, or hangs in it, is ended by this very pass
+    if is_there:
+        journal.append("kept_apart", checkpoint=f"{into}/{name}")
+    else:
+        journal.append("held", by="orch", reason=f"cannot go back to step {run.rollback_step}: {name} is no complete "
+                                                 "checkpoint any more")
 
 
 def _withdraw(action: do.Withdraw, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:

@@ -250,6 +250,8 @@ def verb(action: do.Action) -> str:
             return f"point job {job_id} to {text}"
         case do.WriteControl():
             return "write control.json"
+        case do.KeepApart(checkpoint=name):
+            return f"keep {name} apart"
         case do.SetAside(newer_than_step=step):
             return f"set aside checkpoints newer than step {step}"
         case do.Wait():

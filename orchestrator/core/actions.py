@@ -95,6 +95,15 @@ class WriteControl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepApart:
+    """Put the checkpoint that a run goes back to where no trainer's retention removes it: what still trains may save once
+    more, and keep only its newest."""
+
+    checkpoint: str                    # its path in checkpoints/
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
     """Put the checkpoints that are newer than this step where nobody resumes from them."""
 
@@ -110,4 +119,4 @@ class Wait:
 
 
 Action = (QueueAttempt | CancelJob | PauseJob | ResumeJob | Repoint | Withdraw | ChangeJob | TakeScript | WriteControl
-          | StopJob | SetAside | Wait)
+          | StopJob | KeepApart | SetAside | Wait)

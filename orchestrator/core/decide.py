@@ -14,6 +14,7 @@ from orchestrator.core import canary
 from orchestrator.core.actions import (
     Action,
     CancelJob,
+    KeepApart,
     PauseJob,
     QueueAttempt,
     Repoint,
@@ -112,9 +113,11 @@ def _cancelling(run: Run, seen: Observation, policy: Policy, now: float) -> list
 def _rolling_back(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     """Nothing may train while checkpoints are set aside: a save of what is to be undone would be the newest again."""
     assert run.rollback_step is not None
-    why = f"the run goes back to step {run.rollback_step}"
-    actions = _cancel_waiting(run, seen, now, why) + _cancel_live(run, seen, now, why)
-    if run.live is None and not run.waiting:
+    why, name = f"the run goes back to step {run.rollback_step}", run.rollback_checkpoint
+    is_apart = not name or name.partition("/")[0] in run.set_aside     # older journals name none
+    actions: list[Action] = [] if is_apart else [KeepApart(checkpoint=name, why=why)]
+    actions += _cancel_waiting(run, seen, now, why) + _cancel_live(run, seen, now, why)
+    if is_apart and run.live is None and not run.waiting:
         actions.append(SetAside(newer_than_step=run.rollback_kept, why=why))
     return actions
 

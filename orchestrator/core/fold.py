@@ -26,6 +26,7 @@ journal is read.
     save         a person asked for a checkpoint now
     canary       the proof that the run resumes where it was: stopping, proven or broken, with the evidence
     rollback     intent: go back to an earlier checkpoint   -> rolled_back: newer ones are set aside, it goes on
+    kept_apart   that checkpoint lies where no trainer's retention removes it, until what still trains has ended
     adjusted     the next attempts ask for more memory or a longer lead, because of an ending
     saves        the trainer cannot save (fail: true; a full disk), or can again
     lingers      a job has been ending for long and keeps its node, or is gone at last (over: true)
@@ -275,7 +276,8 @@ def _requeued(run: Run, event: Event) -> Changes:
 def _held(run: Run, event: Event) -> Changes:
     by = str(event.get("by", "orch"))
     over_upstream = run.phase == Phase.HELD and run.held_by == "upstream" and by == "user"  # a person's word goes first
-    if run.phase != Phase.ACTIVE and not over_upstream:
+    nowhere_to_go = run.phase == Phase.ROLLING_BACK and by == "orch"
+    if run.phase != Phase.ACTIVE and not over_upstream and not nowhere_to_go:
         return {}
     return _phase(event, Phase.HELD, held_by=by)
 
@@ -332,6 +334,14 @@ def _rollback(run: Run, event: Event) -> Changes:
     return _phase(event, Phase.ROLLING_BACK, rollback_step=step, rollback_kept=kept, rollback_checkpoint=checkpoint)
 
 
+def _kept_apart(run: Run, event: Event) -> Changes:
+    if run.phase != Phase.ROLLING_BACK:
+        return {}
+    checkpoint = str(event["checkpoint"])
+    return {"rollback_checkpoint": checkpoint,
+            "set_aside": {**run.set_aside, checkpoint.partition("/")[0]: run.rollback_kept}}
+
+
 def _rolled_back(run: Run, event: Event) -> Changes:
     """What ended before no longer counts: a person has decided where it goes on."""
     if run.phase != Phase.ROLLING_BACK:
@@ -377,5 +387,6 @@ _UPDATES: dict[str, Callable[[Run, Event], Changes]] = {
     "save": _save,
     "canary": _canary,
     "rollback": _rollback,
+    "kept_apart": _kept_apart,
     "rolled_back": _rolled_back,
 }

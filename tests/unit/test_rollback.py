@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import POLICY, ended, event, job, queued, run_of, seen, start_record, started
+from builders import POLICY, SPEC, ended, event, job, queued, run_of, seen, start_record, started
 from simulation.slurm import SimulatedSlurm
 from test_withdraw import Still
 
@@ -18,19 +21,22 @@ from orchestrator.attempt import resume
 from orchestrator.attempt.ending import Outcome, end_record
 from orchestrator.attempt.trainer import TrainerLog
 from orchestrator.checkpoints import complete_checkpoints, newest_complete
-from orchestrator.control.ports import Ports
-from orchestrator.control.requests import hold
+from orchestrator.control import act
+from orchestrator.control.passes import pass_over_all
+from orchestrator.control.ports import Ports, require_run
+from orchestrator.control.requests import cancel, hold, rollback
+from orchestrator.control.submit import submit
 from orchestrator.core import actions as do
 from orchestrator.core.decide import decide
 from orchestrator.core.fold import apply
 from orchestrator.core.news import news
 from orchestrator.core.observation import Control
 from orchestrator.errors import Refused, StorageError
-from orchestrator.folders import run_dir
+from orchestrator.folders import job_dir, run_dir
 from orchestrator.journal import SCHEMA
 from orchestrator.model import Phase, Run
 from orchestrator.records import AttemptSpec
-from orchestrator.rollback import set_aside_checkpoints, set_aside_newer
+from orchestrator.rollback import keep_apart, set_aside_checkpoints, set_aside_newer
 
 CONTROL = Control(seq=4, interval_s=POLICY.checkpoint_interval_s, save=1)
 BACK = event("rollback", t=50.0, to_step=10, by="me", reason="me: a spike")
@@ -64,6 +70,115 @@ def test_the_successor_goes_first_then_the_live_attempt_then_the_checkpoints_the
     back = replace(gone, checkpoint_step=10)
     assert [(type(a).__name__, a.why) for a in decide(run, back, POLICY, 65.0)] == [
         ("QueueAttempt", "rolled back: it goes on from step 10")]
+
+
+def test_what_it_goes_back_to_is_out_of_the_trainers_reach_before_anything_ends() -> None:
+    run = after(run_of(queued(1), queued(2), started(1, 10)), {**BACK, "checkpoint": "step-00000010"})
+    living = seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL)
+    first, *others = decide(run, living, POLICY, 60.0)
+    assert isinstance(first, do.KeepApart) and first.checkpoint == "step-00000010"
+    assert [a.job_id for a in others if isinstance(a, do.CancelJob)] == ["102", "101"]
+    apart = after(run, event("kept_apart", t=51.0, checkpoint="set-aside-50-chosen/step-00000010"))
+    assert not [a for a in decide(apart, living, POLICY, 60.0) if isinstance(a, do.KeepApart)]
+    assert (apart.rollback_checkpoint, apart.set_aside) == ("set-aside-50-chosen/step-00000010", {"set-aside-50-chosen": 10})
+    gone = after(run, event("held", t=51.0, by="orch", reason="cannot go back"))
+    assert (gone.phase, gone.phase_reason) == (Phase.HELD, "cannot go back")
+
+
+class Submitted:
+    """Run a, whose job has a node; it keeps three checkpoints."""
+
+    def __init__(self, repository: Path) -> None:
+        self.slurm, ids = SimulatedSlurm(Still(), nodes=("n1",), now=60.0), iter("vwxyz")
+        self.ports = Ports(repository=repository, slurm=self.slurm, policy=POLICY, clock=lambda: self.slurm.now,
+                           new_id=lambda: next(ids))
+        self.folder = run_dir(repository, "a")
+        job_dir(repository, "a").mkdir(parents=True)
+        (job_dir(repository, "a") / "job.sh").write_text("true\n")
+        submit(self.ports, replace(SPEC, repository=str(repository), profile=replace(SPEC.profile, gres="")))
+        for step in (10, 20, 30):
+            save(self.folder, step)
+
+    def back(self, step: int) -> Run:
+        return rollback(self.ports, "a", step=step, ago_s=None, by="me", why="a spike")[0]
+
+    def save_and_remove(self, step: int) -> None:
+        save(self.folder, step)
+        for old in complete_checkpoints(self.folder / "checkpoints")[:-3]:
+            shutil.rmtree(old.path)
+
+    def ended(self) -> Run:
+        self.slurm.tick(self.slurm.now + 100.0)
+        pass_over_all(self.ports)
+        return require_run(self.ports.repository, "a")
+
+    def steps(self, aside: str = "") -> list[int]:
+        return [one.step for one in complete_checkpoints(self.folder / "checkpoints" / aside)]
+
+
+@pytest.fixture
+def submitted(tmp_path: Path) -> Submitted:
+    return Submitted(tmp_path)
+
+
+def test_a_last_save_of_what_still_trains_removes_nothing_that_is_gone_back_to(submitted: Submitted) -> None:
+    """Its save at the notice made the oldest go, which had been chosen: all others were set aside, and it began at 0."""
+    assert submitted.back(10).phase == Phase.ROLLING_BACK
+    submitted.save_and_remove(40)
+    run = submitted.ended()
+    assert (run.phase, submitted.steps()) == (Phase.ACTIVE, [10])
+    assert submitted.steps("set-aside-60") == [20, 30, 40] and submitted.steps("set-aside-60-chosen") == []
+
+
+def test_the_same_step_saved_once_more_meanwhile_is_set_aside(submitted: Submitted) -> None:
+    submitted.back(30)
+    save(submitted.folder, 30)
+    submitted.ended()
+    assert (submitted.steps(), submitted.steps("set-aside-60")) == ([10, 20, 30], [30])
+
+
+def test_another_choice_meanwhile_counts(submitted: Submitted) -> None:
+    submitted.back(10)
+    submitted.slurm.now += 5.0
+    submitted.back(20)
+    submitted.slurm.now += 5.0
+    assert submitted.back(10).rollback_checkpoint == "set-aside-60-chosen/step-00000010"
+    run = submitted.ended()
+    assert (run.phase, submitted.steps()) == (Phase.ACTIVE, [10])
+    aside = set_aside_checkpoints(submitted.folder / "checkpoints", run.set_aside)
+    assert sorted(one.step for one in aside.values()) == [20, 30]
+
+
+def test_cancelled_meanwhile_it_is_shown_among_those_set_aside(submitted: Submitted) -> None:
+    submitted.back(10)
+    cancel(submitted.ports, "a", now=True)
+    run = submitted.ended()
+    aside = set_aside_checkpoints(submitted.folder / "checkpoints", run.set_aside)
+    assert (run.phase, list(aside), submitted.steps()) == (
+        Phase.CANCELLED, ["set-aside-60-chosen/step-00000010"], [20, 30])
+
+
+def test_what_its_trainer_had_removed_by_then_holds_the_run_and_nothing_is_set_aside(
+    submitted: Submitted, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def first_removed(run_dir: Path, checkpoint: str, into: str) -> bool:
+        submitted.save_and_remove(40)
+        return keep_apart(run_dir, checkpoint, into)
+
+    monkeypatch.setattr(act, "keep_apart", first_removed)
+    run = submitted.back(10)
+    assert (run.phase, run.phase_reason) == (
+        Phase.HELD, "cannot go back to step 10: step-00000010 is no complete checkpoint any more")
+    assert submitted.steps() == [20, 30, 40]
+
+
+def test_a_trainer_that_hangs_while_it_publishes_is_ended_all_the_same(submitted: Submitted) -> None:
+    (submitted.folder / "epoch").write_text("000000000005\n")
+    with held_by_another(submitted.folder / "epoch"):
+        assert submitted.back(10).phase == Phase.ROLLING_BACK
+        submitted.slurm.tick(submitted.slurm.now + 100.0)
+    assert not [job for job in submitted.slurm.jobs() if job.state in ("PENDING", "RUNNING")]
+    assert (submitted.ended().phase, submitted.steps()) == (Phase.ACTIVE, [10])
 
 
 def test_a_number_that_is_somebody_elses_by_now_is_left_alone() -> None:
@@ -191,6 +306,8 @@ def test_a_pass_that_was_killed_anywhere_while_it_brought_them_back_is_finished(
 def test_up_to_which_step_what_was_set_aside_and_what_is_live_are_one_history() -> None:
     def back(run: Run, to_step: int, into: str, checkpoint: str = "", names: list[str] | None = None) -> Run:
         run = after(run, event("rollback", t=50.0, to_step=to_step, checkpoint=checkpoint or f"step-{to_step}", reason="x"))
+        if not checkpoint:
+            run = after(run, event("kept_apart", t=50.0, checkpoint=f"{into}-chosen/step-{to_step}"))
         aside, = [a for a in decide(run, seen(control=CONTROL), POLICY, 63.0) if isinstance(a, do.SetAside)]
         kept.append(aside.newer_than_step)
         return after(run, event("rolled_back", t=64.0, to_step=to_step, epoch=6, into=into, set_aside=names or ["step-x"]))
@@ -199,10 +316,10 @@ def test_up_to_which_step_what_was_set_aside_and_what_is_live_are_one_history() 
     run = run_of(queued(1), started(1, 10), ended(1, "cancelled", t=20.0))
     run = back(run, 10, "set-aside-1")
     run = back(run, 5, "set-aside-2")
-    assert run.set_aside == {"set-aside-1": 5, "set-aside-2": 5}
+    assert run.set_aside == dict.fromkeys(("set-aside-1-chosen", "set-aside-1", "set-aside-2-chosen", "set-aside-2"), 5)
     run = back(run, 30, "set-aside-3", "set-aside-1/step-30")
     assert kept == [10, 5, 5], "what was saved behind step 5 since is of another history than step 30"
-    assert run.set_aside == {"set-aside-1": 5, "set-aside-2": 5, "set-aside-3": 5}
+    assert run.set_aside.pop("set-aside-3") == 5 and set(run.set_aside.values()) == {5}
     assert (run.rollback_step, run.phase) == (None, Phase.ACTIVE)
 
 
@@ -233,14 +350,22 @@ def test_trackers_of_frameworks_name_the_chosen_one(tmp_path: Path) -> None:
 def test_somebody_who_publishes_just_now_is_waited_for_by_the_next_pass(tmp_path: Path) -> None:
     save(tmp_path, 20)
     (tmp_path / "epoch").write_text("000000000005\n")
+    with held_by_another(tmp_path / "epoch"), pytest.raises(StorageError, match="is locked"):
+        set_aside_newer(tmp_path, 10, "set-aside-50")
+    assert (tmp_path / "checkpoints" / "step-00000020").exists()
+
+
+@contextmanager
+def held_by_another(epoch: Path) -> Iterator[None]:
+    """A lock is a process's: another one has it."""
     hold = ("import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True); "
             "sys.stdin.read()")
-    holder = subprocess.Popen([sys.executable, "-c", hold, tmp_path / "epoch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"     # a lock is a process's: another one has it
-    with pytest.raises(StorageError, match="is locked"):
-        set_aside_newer(tmp_path, 10, "set-aside-50")
-    holder.communicate(timeout=10)
-    assert (tmp_path / "checkpoints" / "step-00000020").exists()
+    holder = subprocess.Popen([sys.executable, "-c", hold, epoch], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    try:
+        yield
+    finally:
+        holder.communicate(timeout=10)
 
 
 # --- what nobody resumes from ---------------------------------------------------------------------------------------------
