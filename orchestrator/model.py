@@ -279,6 +279,17 @@ class Lingering:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    """Where a run goes back to. Names are of folders in ``checkpoints/``."""
+
+    step: int
+    checkpoint: str                    # where it lies: FOLDER/NAME for one that is brought back; '' in older journals
+    kept: int                          # up to this step the checkpoints that there are stay
+    into: str                          # where newer ones go
+    apart: str = ""                    # where the chosen one is put first, for as long as it is not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What the journal says of a run: the fold of its events."""
 
@@ -303,10 +314,8 @@ class Run:
     saves_told_at: float | None = None
     saves_asked: int = 0               # checkpoints that people asked for: control.json's `save`
     lingering: tuple[Lingering, ...] = ()  # as last told in `lingers`
-    rollback_step: int | None = None   # where it goes back to
-    rollback_kept: int = 0             # up to this step the checkpoints that there are stay
-    rollback_checkpoint: str = ""      # in which folder of checkpoints/: one that was set aside comes back from there
-    set_aside: dict[str, int] = field(default_factory=dict)  # folders of earlier roll-backs: up to which step what lies
+    rollback: Rollback | None = None   # the one that is under way
+    set_aside: dict[str, int] = field(default_factory=dict)  # folders of all roll-backs: up to which step what lies
     # there and what is live are one history
     rolled_back_epoch: int = 0         # what starts up to this one saved leads to nothing to resume from
     canary: Canary = Canary.NONE

@@ -17,8 +17,6 @@ from orchestrator.errors import StorageError
 from orchestrator.folders import checkpoint_dir, fsync_folder, replace_file
 from orchestrator.layouts import BELOW, DEEPSPEED_TRACKER, MEGATRON_TRACKER, tracked
 
-ASIDE = "set-aside-"
-
 
 def keep_apart(run_dir: Path, checkpoint: str, into: str) -> bool:
     """Move a complete checkpoint of ``checkpoints/`` into the folder ``into`` beside it; False where it is gone. No trainer

@@ -136,7 +136,7 @@ def _upstream(run_dir: Path, condition: After) -> Upstream:
         run = fold(journal.read(run_dir)[0])
     except (JournalError, OSError, KeyError, ValueError, TypeError):
         run = None
-    if run is not None and not run.over and _finished(run, run_dir):
+    if run is not None and not run.over and run.phase != Phase.ROLLING_BACK and _finished(run, run_dir):
         run = replace(run, phase=Phase.FINISHED)
     return Upstream(tag=run_dir.name, condition=condition, run=run)
 

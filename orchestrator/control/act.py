@@ -23,7 +23,7 @@ from orchestrator.errors import NoRoom, SlurmError, SlurmUnreachable, StorageErr
 from orchestrator.journal import LockedJournal
 from orchestrator.model import Run
 from orchestrator.records import AttemptSpec
-from orchestrator.rollback import ASIDE, keep_apart, set_aside_newer
+from orchestrator.rollback import keep_apart, set_aside_newer
 from orchestrator.sightings import JobSeen
 from orchestrator.slurm.fields import gres_counts
 from orchestrator.states import ENDED_STATES, ENDING_STATES
@@ -71,15 +71,15 @@ def act(action: do.Action, run: Run, seen: Observation, journal: LockedJournal, 
         case do.WriteControl(control=control):
             write_control(folders.run_dir(ports.repository, run.spec.tag), control)
             return replace(seen, control=control)
-        case do.KeepApart(checkpoint=name):
-            _keep_apart(name, run, journal, ports)
+        case do.KeepApart():
+            _keep_apart(action, run, journal, ports)
         case do.SetAside(newer_than_step=step):
-            into = f"{ASIDE}{run.phase_since:.0f}"  # the same when a pass was killed in the middle
-            back = run.rollback_checkpoint if run.rollback_checkpoint.partition("/")[0] in run.set_aside else ""
-            names, epoch = set_aside_newer(folders.run_dir(ports.repository, run.spec.tag), step, into, back,
-                                           run.rollback_step or 0)
-            journal.append("rolled_back", to_step=run.rollback_step, set_aside=names, into=into, epoch=epoch)
-            return replace(seen, checkpoint_step=run.rollback_step)
+            back = run.rollback
+            assert back is not None
+            names, epoch = set_aside_newer(folders.run_dir(ports.repository, run.spec.tag), step, back.into, back.checkpoint,
+                                           back.step)
+            journal.append("rolled_back", to_step=back.step, set_aside=names, into=back.into, epoch=epoch)
+            return replace(seen, checkpoint_step=back.step)
         case do.Wait():
             pass
     return seen
@@ -157,8 +157,8 @@ def _hold(job_id: str, submission_id: str, why: str, journal: LockedJournal, por
     ports.slurm.hold(job_id)
 
 
-def _keep_apart(name: str, run: Run, journal: LockedJournal, ports: Ports) -> None:
-    into = f"{ASIDE}{run.phase_since:.0f}-chosen"
+def _keep_apart(action: do.KeepApart, run: Run, journal: LockedJournal, ports: Ports) -> None:
+    name, into = action.checkpoint, action.into
     try:
         is_there = keep_apart(folders.run_dir(ports.repository, run.spec.tag), name, into)
     except StorageError:
@@ -168,8 +168,7 @@ def _keep_apart(name: str, run: Run, journal: LockedJournal, ports: Ports) -> No
     if is_there:
         journal.append("kept_apart", checkpoint=f"{into}/{name}")
     else:
-        journal.append("held", by="orch", reason=f"cannot go back to step {run.rollback_step}: {name} is no complete "
-                                                 "checkpoint any more")
+        journal.append("held", by="orch", reason=f"cannot go back: {name} is no complete checkpoint any more")
 
 
 def _withdraw(action: do.Withdraw, run: Run, seen: Observation, journal: LockedJournal, ports: Ports) -> Observation:

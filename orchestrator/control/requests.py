@@ -141,8 +141,8 @@ def _refuse_over(run: Run) -> None:
 
 def _refuse_hold(run: Run) -> None:
     _refuse_over(run)
-    if run.phase == Phase.ROLLING_BACK:
-        raise Refused(f"{run.spec.tag} goes back to step {run.rollback_step} first, and nothing of it trains until then",
+    if run.phase == Phase.ROLLING_BACK and run.rollback is not None:
+        raise Refused(f"{run.spec.tag} goes back to step {run.rollback.step} first, and nothing of it trains until then",
                       hint=f"hold it when that is done; `orch cancel {run.spec.tag}` ends it now")
 
 

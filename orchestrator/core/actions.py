@@ -100,6 +100,7 @@ class KeepApart:
     more, and keep only its newest."""
 
     checkpoint: str                    # its path in checkpoints/
+    into: str                          # a folder there
     why: str
 
 

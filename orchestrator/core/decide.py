@@ -112,13 +112,13 @@ def _cancelling(run: Run, seen: Observation, policy: Policy, now: float) -> list
 
 def _rolling_back(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     """Nothing may train while checkpoints are set aside: a save of what is to be undone would be the newest again."""
-    assert run.rollback_step is not None
-    why, name = f"the run goes back to step {run.rollback_step}", run.rollback_checkpoint
-    is_apart = not name or name.partition("/")[0] in run.set_aside     # older journals name none
-    actions: list[Action] = [] if is_apart else [KeepApart(checkpoint=name, why=why)]
+    back = run.rollback
+    assert back is not None
+    why = f"the run goes back to step {back.step}"
+    actions: list[Action] = [KeepApart(checkpoint=back.checkpoint, into=back.apart, why=why)] if back.apart else []
     actions += _cancel_waiting(run, seen, now, why) + _cancel_live(run, seen, now, why)
-    if is_apart and run.live is None and not run.waiting:
-        actions.append(SetAside(newer_than_step=run.rollback_kept, why=why))
+    if not back.apart and run.live is None and not run.waiting:
+        actions.append(SetAside(newer_than_step=back.kept, why=why))
     return actions
 
 

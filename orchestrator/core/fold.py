@@ -52,6 +52,7 @@ from orchestrator.model import (
     Lingering,
     Phase,
     Profile,
+    Rollback,
     Run,
     RunSpec,
     Submission,
@@ -329,26 +330,29 @@ def _canary(run: Run, event: Event) -> Changes:
 def _rollback(run: Run, event: Event) -> Changes:
     if run.phase == Phase.CANCELLING:
         return {}
-    step, checkpoint = int(event["to_step"]), str(event.get("checkpoint", ""))
-    kept = run.set_aside.get(checkpoint.partition("/")[0], step)
-    return _phase(event, Phase.ROLLING_BACK, rollback_step=step, rollback_kept=kept, rollback_checkpoint=checkpoint)
+    step, checkpoint, at = int(event["to_step"]), str(event.get("checkpoint", "")), round(float(event["t"]))
+    while (into := f"set-aside-{at}") in run.set_aside:                # another one of the same second
+        at += 1
+    comes_back = checkpoint.partition("/")[0] in run.set_aside
+    apart = "" if comes_back or not checkpoint else f"{into}-to-{step}"
+    kept = run.set_aside[checkpoint.partition("/")[0]] if comes_back else step
+    return _phase(event, Phase.ROLLING_BACK, set_aside={**run.set_aside, into: kept, **({apart: kept} if apart else {})},
+                  rollback=Rollback(step=step, checkpoint=checkpoint, kept=kept, into=into, apart=apart))
 
 
 def _kept_apart(run: Run, event: Event) -> Changes:
-    if run.phase != Phase.ROLLING_BACK:
+    if run.phase != Phase.ROLLING_BACK or run.rollback is None:
         return {}
-    checkpoint = str(event["checkpoint"])
-    return {"rollback_checkpoint": checkpoint,
-            "set_aside": {**run.set_aside, checkpoint.partition("/")[0]: run.rollback_kept}}
+    return {"rollback": altered(run.rollback, checkpoint=str(event["checkpoint"]), apart="")}
 
 
 def _rolled_back(run: Run, event: Event) -> Changes:
     """What ended before no longer counts: a person has decided where it goes on."""
-    if run.phase != Phase.ROLLING_BACK:
+    if run.phase != Phase.ROLLING_BACK or run.rollback is None:
         return {}
-    kept = run.rollback_kept
+    kept = run.rollback.kept
     aside = {folder: min(step, kept) for folder, step in run.set_aside.items()}
-    return _phase({**event, "reason": ""}, Phase.ACTIVE, rollback_step=None, metrics={}, cancel_now=False,
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, rollback=None, metrics={}, cancel_now=False,
                   held_by="", released_sequence=run.events, rolled_back_epoch=int(event["epoch"]),
                   set_aside={**aside, str(event["into"]): kept} if event.get("set_aside") else aside)
 

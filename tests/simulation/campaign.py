@@ -16,6 +16,7 @@ from simulation.world import BEGAN_AT, Actor, World
 from orchestrator import folders, journal
 from orchestrator.attempt.take import Identity
 from orchestrator.attempt.witness import Pulse, ask_once
+from orchestrator.checkpoints import complete_checkpoints
 from orchestrator.control import requests
 from orchestrator.control.passes import PassReport, pass_over_all
 from orchestrator.control.ports import Ports
@@ -25,6 +26,7 @@ from orchestrator.core.gate import Leave
 from orchestrator.errors import OrchError, Refused, RunLocked, SlurmError
 from orchestrator.model import After, Phase, Policy, Profile, RunSpec
 from orchestrator.records import AttemptSpec
+from orchestrator.rollback import set_aside_checkpoints
 
 POLICY = Policy(checkpoint_interval_s=60.0, exclude_share=0.5)  # of two nodes: one may be left out
 PROFILE = Profile(name="p", gres="gpu:1", time_s=420, lead_s=60)
@@ -127,6 +129,22 @@ class Campaign:
         except OrchError as error:
             self.say(f"{type(error).__name__}: {error}")
         self._struck(f"person: {what}")
+
+    def _back(self, tag: str, pick: int, faults: Faults = NONE) -> None:
+        """To any of the complete checkpoints, or of those that were set aside."""
+        run, folder = self.world.truths.run(tag), folders.checkpoint_dir(folders.run_dir(self.world.repository, tag))
+        if run is None or not folder.is_dir():
+            return
+        there = sorted([*(one.path.name for one in complete_checkpoints(folder)),
+                        *set_aside_checkpoints(folder, run.set_aside)])
+        if not there:
+            return
+        self._struck("person: rolls back")
+        try:
+            self._act("C", faults, lambda ports: requests.rollback(
+                ports, tag, step=None, ago_s=None, name=there[pick % len(there)], by="C", why="a spike"))
+        except OrchError as error:
+            self.say(f"{type(error).__name__}: {error}")
 
     def _refused_without_again(self, ports: Ports, tag: str) -> None:
         run = self.world.truths.run(tag)

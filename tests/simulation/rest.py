@@ -102,5 +102,9 @@ def _compare(campaign: Campaign) -> None:
         if not fold(events) == read_run(repository, tag) == held:
             raise Broken(f"{tag}: the fold of its journal is another run than the one that was held")
         campaign.world.truths.check_newest(tag)
+        folder = folders.checkpoint_dir(folders.run_dir(repository, tag))
+        aside = {path.name for path in folder.iterdir() if path.name.startswith("set-aside-")} if folder.is_dir() else set()
+        if lost := [name for name in aside - held.set_aside.keys() if list((folder / name).iterdir())]:
+            raise Broken(f"{tag}: nobody is shown what was set aside in {lost}")
         if len(held.attempts) > most or len(held.submissions) > 2 * most:
             raise Broken(f"{tag}: {len(held.attempts)} attempts, {len(held.submissions)} submissions")

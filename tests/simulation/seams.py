@@ -17,15 +17,15 @@ from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
-from simulation import memory, supervisor
+from simulation import campaign, memory, supervisor
 from simulation.disk import Disk
 from simulation.supervisor import Killed
 from simulation.world import World
 
 from orch_trainer import fence
-from orchestrator import checkpoints, folders, journal, layouts, trainer_control
+from orchestrator import checkpoints, folders, journal, layouts, rollback, trainer_control
 from orchestrator.attempt import ending, papers, resume, take, trainer, witness
-from orchestrator.control import observe, ports
+from orchestrator.control import observe, ports, requests
 from orchestrator.planner import pooled
 from orchestrator.sightings import JobSighting
 
@@ -99,7 +99,7 @@ _QUIET = SimpleNamespace(**{
     "fsync": lambda descriptor: None, "chmod": lambda path, mode: None, "getpid": _getpid})
 _OS = SimpleNamespace(**{
     **vars(_QUIET), "write": _torn_before("write"), "pwrite": _torn_before("pwrite"),
-    **{name: _instant_before(name) for name in ("ftruncate", "replace", "link")}, "unlink": _unlink})
+    **{name: _instant_before(name) for name in ("ftruncate", "rename", "replace", "link")}, "unlink": _unlink})
 _ON_PATHS = {
     "read_text": _DISK.read_text, "read_bytes": _DISK.read_bytes, "write_text": _DISK.write_text, "open": _DISK.open_file,
     "stat": _DISK.stat, "exists": _DISK.exists, "is_dir": _DISK.is_dir, "mkdir": _DISK.mkdir, "unlink": _DISK.unlink,
@@ -153,7 +153,7 @@ class _Commands:
 
 # --- what is watched --------------------------------------------------------------------------------------------------------
 
-_append = journal.LockedJournal.append
+_append, _fence, _raised_epoch = journal.LockedJournal.append, rollback._fence, rollback._raised_epoch
 _parent = PurePath.parent.fget
 
 
@@ -164,17 +164,37 @@ def _append_and_tell(self: journal.LockedJournal, event: str, **context: Any) ->
 
 
 @contextlib.contextmanager
+def _fence_and_tell(path: Path) -> Iterator[int]:
+    held = _here().fences_held
+    with _fence(path) as descriptor:
+        held.add(path.parent)
+        try:
+            yield descriptor
+        finally:
+            held.remove(path.parent)
+
+
+@contextlib.contextmanager
+def _raise_and_tell(path: Path) -> Iterator[int]:
+    with _raised_epoch(path) as epoch:
+        _here().truths.raised(path.parent.name, epoch)
+        yield epoch
+
+
+@contextlib.contextmanager
 def seams() -> Iterator[None]:
     """Put simulated worlds under the production code of this process, until left."""
+    locks = _Locks()
     changes: list[tuple[Any, str, Any]] = [
-        *((module, "os", _OS) for module in (folders, journal, trainer_control, take)),
+        *((module, "os", _OS) for module in (folders, journal, rollback, trainer_control, take)),
         *((module, "os", _QUIET) for module in (checkpoints, fence, layouts, observe, papers, ports, supervisor)),
         *((Path, name, _method(call)) for name, call in _ON_PATHS.items()),
         *((module, "open", _DISK.open_file) for module in (supervisor, trainer)),
         (folders, "tempfile", SimpleNamespace(mkstemp=_mkstemp)),
-        *((module, "fsync_folder", lambda folder: None) for module in (folders, take)),
-        *((module, "fcntl", _Locks()) for module in (fence, journal, take)), (journal, "time", _Time()),
-        (journal.LockedJournal, "append", _append_and_tell),
+        *((module, "fsync_folder", lambda folder: None) for module in (folders, rollback, take)),
+        *((module, "fcntl", locks) for module in (fence, journal, rollback, take)), (journal, "time", _Time()),
+        (journal.LockedJournal, "append", _append_and_tell), (rollback, "_fence", _fence_and_tell),
+        (rollback, "_raised_epoch", _raise_and_tell),
         # pure, and asked again and again
         (PurePath, "__truediv__", functools.cache(PurePath.__truediv__)),
         (PurePath, "parent", property(functools.cache(_parent))),
@@ -188,7 +208,8 @@ def seams() -> Iterator[None]:
         *((module, "read_control", _MEMORY.control) for module in (observe, trainer, supervisor)),
         *((module, "read_lines", _MEMORY.read_lines) for module in (observe, resume)),
         *((module, "read_record", _MEMORY.record) for module in (observe, take, witness)),
-        *((module, "complete_checkpoints", _MEMORY.checkpoints) for module in (checkpoints, resume, supervisor)),
+        *((module, "complete_checkpoints", _MEMORY.checkpoints)
+          for module in (campaign, checkpoints, requests, resume, rollback, supervisor)),
         *((module, "newest_complete", _MEMORY.newest_checkpoint) for module in (ending, observe, witness)),
         # a supervisor's machine
         (take, "boot_id", lambda: _here().machine.boot),  # type: ignore[union-attr]

@@ -133,6 +133,7 @@ class Trainer(Process):
                 self._line("stopped" if saved else "fenced", step=self.step_at)
                 return 75 if saved else EXIT_STOOD_DOWN
             if self.step_at >= world.target_steps:
+                yield from self._fence_free()
                 return self._finish()
             if world.now >= save_at:
                 saved_at = world.now
@@ -177,6 +178,7 @@ class Trainer(Process):
             temporary.mkdir()
         (temporary / "state").write_text(str(self.step_at))
         yield self.plan.write_s
+        yield from self._fence_free()
         final = parent / f"step-{self.step_at:08d}"
         marker = {"protocol": 1, "step": self.step_at, "epoch": self.start.epoch, "attempt": self.start.number,
                   "saved_at": self.world.clock_of(self.host), "files": {"state": len(str(self.step_at))}}
@@ -192,6 +194,10 @@ class Trainer(Process):
         self._line("saved", step=self.step_at, path=str(final))
         self._remove_old(parent)
         return True
+
+    def _fence_free(self) -> Generator[float, None, None]:
+        while self.run_dir in self.world.fences_held:
+            yield 1.0
 
     def _remove_old(self, parent: Path) -> None:
         for old in complete_checkpoints(parent)[:-2]:
@@ -227,7 +233,7 @@ class Supervisor(Process):
         self.start: StartRecord | None = None
         self.trainer: Trainer | None = None
         self.term = ""                 # why Slurm sent TERM: CANCELLED, TIMEOUT, PREEMPTED
-        self.oom_kills = 0
+        self.oom_kills, self.left_at = 0, 0.0          # when its gate gave leave
         super().__init__(world, host, self._life_of_it())
 
     @property
@@ -263,9 +269,12 @@ class Supervisor(Process):
                 if leaving.answer.leave is not Leave.GO:
                     done = leaving.answer.leave is Leave.DONE
                     return self._stand_down(spec, leaving.answer.reason, EXIT_FINISHED if done else EXIT_STOOD_DOWN)
+                self.left_at = self.world.now
                 stopped_s, kill = self.world.before_taking(self)
                 if stopped_s:
                     yield stopped_s
+                while self.run_dir in self.world.fences_held:
+                    yield 1.0
                 began = self.world.clock_of(self.host)
                 with contextlib.suppress(Overtaken), self.world.taking(self, kill):
                     self.start = take(spec, me, leaving.asked_about, leaving.journal_length,

@@ -37,7 +37,7 @@ def test_all_invariants_hold_in_every_schedule() -> None:
                   "sbatch doubled", "squeue: no answer", "squeue: an answer from a minute ago", "job vanished",
                   "journal line torn", "clock stepped", "node down, its processes live on", "gate asked at an odd moment",
                   "supervisor stopped between its gate and its start", "person: cancel", "person: hold",
-                  "person: release", "person: edits orch.yaml", "person: edits job.sh"):
+                  "person: release", "person: rolls back", "person: edits orch.yaml", "person: edits job.sh"):
         assert f"  {fault}\n" in ran.stdout, f"{fault}: never struck"
 
 
@@ -98,6 +98,15 @@ def test_nobody_elses_job_is_touched_when_slurm_has_lost_its_state_and_counts_an
             ("cli", "submit", "a", Faults()), ("advance", 20.0), ("pass", "A", Faults()), ("forget", True, True),
             ("cli", "submit", "b", Faults()), ("advance", after_s), ("cli", what, "a", Faults()), ("advance", 130.0),
             ("pass", "A", Faults())))) == ""
+
+
+def test_nothing_begins_behind_a_run_that_is_being_rolled_back() -> None:
+    """It had finished, and its end record said so until the roll-back was done."""
+    with seams():
+        assert run_schedule(Schedule(9687, (("a", ()), ("b", ("a",))), (
+            ("cli", "submit", "a", Faults()), ("cli", "submit", "b", Faults(reads="silent")), ("advance", 400.0),
+            ("pass", "A", Faults()), ("advance", 175.0), ("back", "b", 7, Faults()),
+            ("back", "a", 0, Faults(kill=3)), ("pass", "B", Faults(kill=2)), ("advance", 3.0)))) == ""
 
 
 INSTANTS = range(25)                   # more than any of these passes has

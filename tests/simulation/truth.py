@@ -29,7 +29,7 @@ BEATS_AGAIN_S = 35.0
 GIVES_NO_LEAVE = frozenset({"setup", "early", "out-of-memory", "no-result"})
 GIVES_LEAVE_WITH_PROGRESS = frozenset({"crash", "killed", "hung"})
 AT_REST = frozenset({"held", "cancel", "cancelled", "finished"})
-STARTS_AGAIN = frozenset({"released", "reopened"})
+STARTS_AGAIN = frozenset({"released", "reopened", "rolled_back"})
 MAY_TRAIN = frozenset({SubmissionState.INTENDED, SubmissionState.QUEUED, SubmissionState.STARTED})
 GATE_WAITS_S = 60.0
 CLOCKS_STEP_S = 900.0                  # at most, and a journal has its times by its writer's clock
@@ -50,7 +50,11 @@ class Truth:
     """What really happened to one run."""
 
     newest_saved: int = -1
-    newest_epoch: int = 0
+    newest_epoch: int = 0              # whoever has an older one may publish nothing
+    newest_start: int = 0              # its epoch; a roll-back raises the epoch without a start
+    goes_back: bool = False            # newer checkpoints are being set aside
+    undone_epoch: int = 0              # what starts up to this one published counts for nothing
+    undone_at: float = -1.0            # when somebody asked to go back last
     result_epoch: int = 0              # of the start that published a result last
     mistaken: set[int] = field(default_factory=set)    # starts noted as ended by one who could not know better
     starts: int = 0
@@ -96,7 +100,7 @@ class Truths:
         if submission is None or submission.state not in MAY_TRAIN:
             raise Broken(f"{tag}: {start.submission_id} trains, which was {submission.state if submission else 'never made'}")
         if not run.begun and truth.starts <= len(run.attempts):        # no start that no pass has noted yet
-            self._may_begin(run)
+            self._may_begin(run, supervisor.left_at)
         self._behind(supervisor, start, truth, run, submission.sequence)
         if start.epoch <= truth.newest_epoch:
             raise Broken(f"{tag}: epoch {start.epoch} after {truth.newest_epoch}")
@@ -104,7 +108,7 @@ class Truths:
             raise Broken(f"{tag}: resumes from {start.resume_step}, newest complete is {truth.newest_saved}")
         if (supervisor.run_dir / "job.sh").read_text() not in truth.scripts:
             raise Broken(f"{tag}: starts a job.sh with which it was never submitted")
-        truth.newest_epoch = start.epoch
+        truth.newest_epoch = truth.newest_start = start.epoch
         truth.starts += 1
 
     def ended(self, supervisor: Supervisor, record: EndRecord, struck: str) -> None:
@@ -122,9 +126,10 @@ class Truths:
 
     def _behind(self, supervisor: Supervisor, start: StartRecord, truth: Truth, run: Run, sequence: int) -> None:
         """May it take over from the newest start before it? Whoever queued it may have known how that one ended."""
-        newest, world = truth.newest_epoch, self.world
+        newest, world = truth.newest_start, self.world
         known = next((a.ended_sequence for a in run.attempts if a.epoch == newest), None)
-        if newest in truth.no_leave and (known is None or known > sequence):
+        counts = newest in truth.no_leave and newest == truth.newest_epoch and newest not in truth.mistaken
+        if counts and (known is None or known > sequence):
             raise Broken(f"{supervisor.tag}: job {start.job_id} goes on behind epoch {newest}: {truth.no_leave[newest]}")
         if any(host.offset_s or world.now - host.stepped_at < BEATS_AGAIN_S for host in world.hosts.values()):
             return                     # a heart that beats may look silent, and one that beat before its clock was put right
@@ -135,10 +140,12 @@ class Truths:
                     and (world.outage or world.slurm.jobs_by_id.get(other.job.job_id) is None)):
                 raise Broken(f"{supervisor.tag}: job {start.job_id} takes over from job {other.job.job_id}, which is alive")
 
-    def _may_begin(self, run: Run) -> None:
+    def _may_begin(self, run: Run, left_at: float) -> None:
+        """``left_at``: when its gate gave leave."""
         for tag, condition in run.spec.after_tags.items():
             other, truth = self.run(tag), self.of(tag)
-            finished = other is not None and (other.phase == Phase.FINISHED or truth.result_epoch == truth.newest_epoch > 0)
+            finished = other is not None and (other.phase == Phase.FINISHED or truth.result_epoch == truth.newest_epoch > 0
+                                                   or left_at <= truth.undone_at)
             ended = other is not None and (other.over or other.failed)
             # one that had ended when the gate looked may have been submitted again by the time its leave is used
             ended |= (other is not None and other.released_sequence >= 0
@@ -159,14 +166,41 @@ class Truths:
 
     def check_newest(self, tag: str) -> None:
         """Asked whenever a checkpoint was made or removed, and at the end."""
+        if not self.of(tag).goes_back and self._newest(tag) != self.of(tag).newest_saved:
+            raise Broken(f"{tag}: newest complete checkpoint is {self._newest(tag)}, {self.of(tag).newest_saved} was saved")
+
+    def _newest(self, tag: str) -> int:
         newest = newest_complete(folders.checkpoint_dir(folders.run_dir(self.world.repository, tag)))
-        if (newest.step if newest else -1) != self.of(tag).newest_saved:
-            raise Broken(f"{tag}: newest complete checkpoint is {newest}, {self.of(tag).newest_saved} was saved")
+        return newest.step if newest else -1
+
+    def raised(self, tag: str, epoch: int) -> None:
+        """By a roll-back: nobody who lives on may publish any more."""
+        self.of(tag).newest_epoch = max(self.of(tag).newest_epoch, epoch)
+
+    def _went_back(self, tag: str, event: dict[str, Any], run: Run) -> None:
+        """Where a run goes on after a roll-back, or after somebody or something has put an end to it."""
+        truth, folder = self.of(tag), folders.checkpoint_dir(folders.run_dir(self.world.repository, tag))
+        if event["event"] == "rolled_back" and self._newest(tag) != event["to_step"]:
+            raise Broken(f"{tag}: went back to step {event['to_step']}, newest complete is {self._newest(tag)}")
+        if event["event"] == "held" and run.rollback and (folder / run.rollback.checkpoint).exists():
+            raise Broken(f"{tag}: {event['reason']}, and it is there")
+        truth.newest_saved = self._newest(tag)
 
     def noted(self, tag: str, event: dict[str, Any]) -> None:
         """A fact went into a journal: was it so when Slurm was asked?"""
         if event["event"] in AT_REST | STARTS_AGAIN:
             self.of(tag).at_rest = event["event"] if event["event"] in AT_REST else ""
+        run, truth = self.run(tag), self.of(tag)
+        goes_back = run is not None and run.phase == Phase.ROLLING_BACK
+        if run is not None and truth.goes_back and not goes_back:
+            self._went_back(tag, event, run)
+        if event["event"] == "rollback":
+            truth.undone_at = self.world.now
+        if event["event"] == "rolled_back":
+            truth.undone_epoch = event["epoch"]
+        if event["event"] == "finished" and truth.result_epoch < truth.undone_epoch:
+            raise Broken(f"{tag}: finished by the result of epoch {truth.result_epoch}, and went back since")
+        truth.goes_back = goes_back
         actor = self.world.actor
         if actor is None:
             return

@@ -73,6 +73,7 @@ class World:
     hosts: dict[str, Host] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
     history: list[tuple[float, list[JobSeen]]] = field(default_factory=list)
+    fences_held: set[Path] = field(default_factory=set)        # of these runs, by somebody who is in the middle of an act
     late: list[tuple[float, str, dict[str, str]]] = field(default_factory=list)   # sbatches that reach slurmctld later
     actor: Actor | None = None         # who acts just now
     machine: Process | None = None     # whose code runs just now

@@ -66,21 +66,23 @@ def test_the_successor_goes_first_then_the_live_attempt_then_the_checkpoints_the
     aside, = [a for a in decide(run, gone, POLICY, 63.0) if isinstance(a, do.SetAside)]
     assert aside.newer_than_step == 10
     run = after(run, event("rolled_back", t=64.0, to_step=10, epoch=6))
-    assert (run.phase, run.rollback_step, run.rolled_back_epoch) == (Phase.ACTIVE, None, 6)
+    assert (run.phase, run.rollback, run.rolled_back_epoch) == (Phase.ACTIVE, None, 6)
     back = replace(gone, checkpoint_step=10)
     assert [(type(a).__name__, a.why) for a in decide(run, back, POLICY, 65.0)] == [
         ("QueueAttempt", "rolled back: it goes on from step 10")]
 
 
 def test_what_it_goes_back_to_is_out_of_the_trainers_reach_before_anything_ends() -> None:
-    run = after(run_of(queued(1), queued(2), started(1, 10)), {**BACK, "checkpoint": "step-00000010"})
+    chosen = {**BACK, "checkpoint": "step-00000010"}
+    run = after(run_of(queued(1), queued(2), started(1, 10)), chosen)
     living = seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL)
     first, *others = decide(run, living, POLICY, 60.0)
-    assert isinstance(first, do.KeepApart) and first.checkpoint == "step-00000010"
+    assert first == do.KeepApart(checkpoint="step-00000010", into="set-aside-50-to-10", why="the run goes back to step 10")
     assert [a.job_id for a in others if isinstance(a, do.CancelJob)] == ["102", "101"]
-    apart = after(run, event("kept_apart", t=51.0, checkpoint="set-aside-50-chosen/step-00000010"))
+    apart = after(run, event("kept_apart", t=51.0, checkpoint="set-aside-50-to-10/step-00000010"))
     assert not [a for a in decide(apart, living, POLICY, 60.0) if isinstance(a, do.KeepApart)]
-    assert (apart.rollback_checkpoint, apart.set_aside) == ("set-aside-50-chosen/step-00000010", {"set-aside-50-chosen": 10})
+    assert apart.rollback is not None and apart.rollback.checkpoint == "set-aside-50-to-10/step-00000010"
+    assert apart.set_aside == {"set-aside-50": 10, "set-aside-50-to-10": 10}
     gone = after(run, event("held", t=51.0, by="orch", reason="cannot go back"))
     assert (gone.phase, gone.phase_reason) == (Phase.HELD, "cannot go back")
 
@@ -127,7 +129,7 @@ def test_a_last_save_of_what_still_trains_removes_nothing_that_is_gone_back_to(s
     submitted.save_and_remove(40)
     run = submitted.ended()
     assert (run.phase, submitted.steps()) == (Phase.ACTIVE, [10])
-    assert submitted.steps("set-aside-60") == [20, 30, 40] and submitted.steps("set-aside-60-chosen") == []
+    assert submitted.steps("set-aside-60") == [20, 30, 40] and submitted.steps("set-aside-60-to-10") == []
 
 
 def test_the_same_step_saved_once_more_meanwhile_is_set_aside(submitted: Submitted) -> None:
@@ -142,7 +144,8 @@ def test_another_choice_meanwhile_counts(submitted: Submitted) -> None:
     submitted.slurm.now += 5.0
     submitted.back(20)
     submitted.slurm.now += 5.0
-    assert submitted.back(10).rollback_checkpoint == "set-aside-60-chosen/step-00000010"
+    back = submitted.back(10).rollback
+    assert back is not None and back.checkpoint == "set-aside-60-to-10/step-00000010"
     run = submitted.ended()
     assert (run.phase, submitted.steps()) == (Phase.ACTIVE, [10])
     aside = set_aside_checkpoints(submitted.folder / "checkpoints", run.set_aside)
@@ -155,7 +158,7 @@ def test_cancelled_meanwhile_it_is_shown_among_those_set_aside(submitted: Submit
     run = submitted.ended()
     aside = set_aside_checkpoints(submitted.folder / "checkpoints", run.set_aside)
     assert (run.phase, list(aside), submitted.steps()) == (
-        Phase.CANCELLED, ["set-aside-60-chosen/step-00000010"], [20, 30])
+        Phase.CANCELLED, ["set-aside-60-to-10/step-00000010"], [20, 30])
 
 
 def test_what_its_trainer_had_removed_by_then_holds_the_run_and_nothing_is_set_aside(
@@ -168,7 +171,7 @@ def test_what_its_trainer_had_removed_by_then_holds_the_run_and_nothing_is_set_a
     monkeypatch.setattr(act, "keep_apart", first_removed)
     run = submitted.back(10)
     assert (run.phase, run.phase_reason) == (
-        Phase.HELD, "cannot go back to step 10: step-00000010 is no complete checkpoint any more")
+        Phase.HELD, "cannot go back: step-00000010 is no complete checkpoint any more")
     assert submitted.steps() == [20, 30, 40]
 
 
@@ -304,23 +307,30 @@ def test_a_pass_that_was_killed_anywhere_while_it_brought_them_back_is_finished(
 
 
 def test_up_to_which_step_what_was_set_aside_and_what_is_live_are_one_history() -> None:
-    def back(run: Run, to_step: int, into: str, checkpoint: str = "", names: list[str] | None = None) -> Run:
-        run = after(run, event("rollback", t=50.0, to_step=to_step, checkpoint=checkpoint or f"step-{to_step}", reason="x"))
+    def back(run: Run, at: int, to_step: int, checkpoint: str = "") -> Run:
+        name = checkpoint or f"step-{to_step}"
+        run = after(run, event("rollback", t=float(at), to_step=to_step, checkpoint=name, reason="x"))
+        assert run.rollback is not None
         if not checkpoint:
-            run = after(run, event("kept_apart", t=50.0, checkpoint=f"{into}-chosen/step-{to_step}"))
+            run = after(run, event("kept_apart", t=50.0, checkpoint=f"{run.rollback.apart}/step-{to_step}"))
         aside, = [a for a in decide(run, seen(control=CONTROL), POLICY, 63.0) if isinstance(a, do.SetAside)]
         kept.append(aside.newer_than_step)
-        return after(run, event("rolled_back", t=64.0, to_step=to_step, epoch=6, into=into, set_aside=names or ["step-x"]))
+        return after(run, event("rolled_back", t=64.0, to_step=to_step, epoch=6, into=aside_into(run), set_aside=["x"]))
+
+    def aside_into(run: Run) -> str:
+        assert run.rollback is not None
+        return run.rollback.into
 
     kept: list[int] = []
     run = run_of(queued(1), started(1, 10), ended(1, "cancelled", t=20.0))
-    run = back(run, 10, "set-aside-1")
-    run = back(run, 5, "set-aside-2")
-    assert run.set_aside == dict.fromkeys(("set-aside-1-chosen", "set-aside-1", "set-aside-2-chosen", "set-aside-2"), 5)
-    run = back(run, 30, "set-aside-3", "set-aside-1/step-30")
+    run = back(run, 31, 10)
+    assert run.set_aside == {"set-aside-31": 10, "set-aside-31-to-10": 10}
+    run = back(run, 31, 5)              # within a second
+    assert run.set_aside == dict.fromkeys(("set-aside-31", "set-aside-31-to-10", "set-aside-32", "set-aside-32-to-5"), 5)
+    run = back(run, 33, 30, "set-aside-31/step-30")
     assert kept == [10, 5, 5], "what was saved behind step 5 since is of another history than step 30"
-    assert run.set_aside.pop("set-aside-3") == 5 and set(run.set_aside.values()) == {5}
-    assert (run.rollback_step, run.phase) == (None, Phase.ACTIVE)
+    assert run.set_aside["set-aside-33"] == 5 and set(run.set_aside.values()) == {5}
+    assert (run.rollback, run.phase) == (None, Phase.ACTIVE)
 
 
 def test_nothing_newer_makes_no_folder(tmp_path: Path) -> None:
