@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 import time
 
 import click
@@ -54,8 +55,8 @@ def save(tag: str, no_wait: bool, timeout: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("tag", shell_complete=complete_run)
-@click.option("--to", "target", required=True, metavar="STEP|-1h",
-              help="The step of a complete checkpoint, how old it is to be at least, or where one lies that was set aside.")
+@click.option("--to", "target", required=True, metavar="STEP|-1h|NAME",
+              help="The step of a complete checkpoint, how old it is to be at least, or where one lies in checkpoints/.")
 @click.option("--why", required=True, help="For the journal, and for whoever reads it.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def rollback(tag: str, target: str, why: str, as_json: bool) -> None:
@@ -92,14 +93,15 @@ def rollback(tag: str, target: str, why: str, as_json: bool) -> None:
 
 
 def _target(text: str) -> tuple[int | None, float | None, str | None]:
-    """A step, seconds ago, or a path in checkpoints/."""
+    """A step, seconds ago, or a path in checkpoints/: those of frameworks end in the step, or in the number of the save."""
     if text.isdigit():
         return int(text), None, None
-    if "/" in text:
+    if "/" in text or re.fullmatch(r"[A-Za-z][\w.-]*[0-9]", text):
         return None, None, text
     if text.startswith("-"):
         try:
             return None, parse_duration_s(text[1:]), None
         except ValueError as error:
             raise UserError(f"--to {text}: {error}") from None
-    raise UserError(f"--to {text} is no step and no time", hint="write the step of a checkpoint, or -1h for one an hour old")
+    raise UserError(f"--to {text} is no step and no time",
+                    hint="write the step of a checkpoint, its name, or -1h for one an hour old")

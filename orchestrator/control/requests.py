@@ -3,6 +3,7 @@ for its tag."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,8 @@ def rollback(
     if len(found) != 1:
         wanted = name or (f"of step {step}" if step is not None else f"that is {format_duration(ago_s or 0.0)} old")
         how_many = f"{len(found)} complete checkpoints" if found else "no complete checkpoint"
-        named = {**{str(one.step): one for one in there}, **aside}
+        by_step = Counter(one.step for one in there)
+        named = {str(one.step) if by_step[one.step] == 1 else str(one.path.relative_to(folder)): one for one in there} | aside
         ages = ", ".join(f"{to} ({format_duration(ports.clock() - one.saved_at)} old)" for to, one in named.items()
                          if not found or one in found)
         raise Refused(f"{tag} has {how_many} {wanted}", hint=f"there are: {ages}" if ages else "it has none at all")

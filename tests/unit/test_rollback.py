@@ -21,6 +21,7 @@ from orchestrator.attempt import resume
 from orchestrator.attempt.ending import Outcome, end_record
 from orchestrator.attempt.trainer import TrainerLog
 from orchestrator.checkpoints import complete_checkpoints, newest_complete
+from orchestrator.cli.checkpoint import _target as checkpoint_named
 from orchestrator.control import act
 from orchestrator.control.passes import pass_over_all
 from orchestrator.control.ports import Ports, require_run
@@ -137,6 +138,22 @@ def test_the_same_step_saved_once_more_meanwhile_is_set_aside(submitted: Submitt
     save(submitted.folder, 30)
     submitted.ended()
     assert (submitted.steps(), submitted.steps("set-aside-60")) == ([10, 20, 30], [30])
+
+
+def test_two_of_one_step_are_told_apart_by_their_names(submitted: Submitted) -> None:
+    folder = submitted.folder / "checkpoints"
+    os.rename(save(submitted.folder, 20 * 10), folder / "global_step20")
+    marker = folder / "global_step20" / "COMPLETE"
+    marker.write_text(marker.read_text().replace('"step": 200', '"step": 20'))
+    with pytest.raises(Refused, match="2 complete checkpoints of step 20") as refused:
+        submitted.back(20)
+    assert refused.value.hint.startswith("there are: ") and "global_step20 (" in refused.value.hint
+    assert "step-00000020 (" in refused.value.hint and "10 (" not in refused.value.hint
+    assert [checkpoint_named(text) for text in ("20", "-1h", "global_step20", "set-aside-5/step-20")] == [
+        (20, None, None), (None, 3600.0, None), (None, None, "global_step20"), (None, None, "set-aside-5/step-20")]
+    rollback(submitted.ports, "a", step=None, ago_s=None, name="global_step20", by="me", why="a spike")
+    submitted.ended()
+    assert complete_checkpoints(folder)[-1].path.name == "global_step20"
 
 
 def test_another_choice_meanwhile_counts(submitted: Submitted) -> None:
