@@ -55,7 +55,8 @@ def news(run: Run, seen: Observation) -> Iterator[dict[str, object]]:
     if live is None:
         return
     # of this training: submitted again or rolled back it may be another one, with losses of its own
-    before = next((a for a in reversed(run.attempts) if not a.live and decides(run, a)
+    # and before the live one: a later one may have ended while Slurm does not say how an earlier one did
+    before = next((a for a in reversed(run.attempts) if a.epoch < live.epoch and not a.live and decides(run, a)
                    and _saved_step(_lines(seen, a)) is not None), None)
     if before is None:
         told = sum(line["event"] == "progress" for line in _lines(seen, live))  # with a loss, if it tells any

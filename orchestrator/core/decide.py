@@ -85,7 +85,9 @@ def _active(run: Run, seen: Observation, policy: Policy, now: float) -> list[Act
 def _stop_for_proof(run: Run, seen: Observation, now: float) -> list[Action]:
     """Once all else is done: its successor waits behind it by now, if it can have one."""
     live = canary.must_stop(run)
-    if live is None or live.submission_id not in seen.jobs or not _may_ask(run, "stop", live.job_id, now):
+    job = seen.jobs.get(live.submission_id) if live is not None else None
+    # scancel --signal tries again for half a minute where the job waits, as one that was put back into the queue does
+    if live is None or job is None or job.state != "RUNNING" or not _may_ask(run, "stop", live.job_id, now):
         return []
     return [StopJob(job_id=live.job_id, why=f"attempt {live.number} has trained enough to prove that it resumes")]
 

@@ -95,6 +95,18 @@ def test_cancel_of_an_ended_or_unknown_job_is_no_error(bench: Any, sbatch: Sbatc
     assert look(job_id).state == "COMPLETED"
 
 
+def test_a_job_that_is_stopped_ends_as_it_likes(bench: Any, sbatch: Sbatch, look: Look) -> None:
+    """SIGTERM for its batch process, and no cancellation: what waits behind it starts."""
+    running = sbatch("exec sleep 60")
+    behind = sbatch("exec sleep 60", dependency=f"afterany:{running}")
+    bench.wait(lambda: look(running).state == "RUNNING")
+    bench.slurm.stop(running)
+    bench.wait(lambda: look(behind).state == "RUNNING")
+    assert look(running).state == "FAILED"
+    bench.slurm.stop(running)
+    bench.slurm.stop("999999")
+
+
 def test_a_held_job_waits_until_it_is_released(bench: Any, sbatch: Sbatch, look: Look) -> None:
     first = sbatch("exec sleep 2")
     job_id = sbatch("exec sleep 60", job_name="second", dependency=f"afterany:{first}")

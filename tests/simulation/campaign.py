@@ -163,7 +163,8 @@ class Campaign:
         after = {other: After.ENDED if (self.schedule.seed + ord(other) + ord(tag)) % 2 else After.FINISHED
                  for other in dict(self.schedule.runs)[tag] if truths.run(other) is not None}
         return RunSpec(tag=tag, repository=str(self.world.repository), python="/usr/bin/python3", profile=PROFILE,
-                       script_sha256=hashlib.sha256(self._job_script(tag).read_bytes()).hexdigest(), after_tags=after)
+                       script_sha256=hashlib.sha256(self._job_script(tag).read_bytes()).hexdigest(), after_tags=after,
+                       prove_resume=self.world.proves(tag))
 
     def _policy(self, interval_s: float, ahead: int, without_progress: int) -> None:
         self._struck("person: edits orch.yaml")

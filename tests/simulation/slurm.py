@@ -139,7 +139,10 @@ class SimulatedSlurm:
         self.tick(self.now)
 
     def stop(self, job_id: str) -> None:
-        raise NotImplementedError("no simulated run proves its resume")
+        """TERM to the batch process alone; what becomes of the job is its own matter."""
+        job = self._find(job_id)
+        if job is not None and job.state == "RUNNING":
+            self.machines.terminate(job, "STOPPED")
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
         job = self._find(job_id)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Life = Generator[float, None, int]
 BEAT_S, LOOK_S, WARM_UP_S = 30.0, 10.0, 3.0
+TOLD_AFTER_S = (2.0, 6.0, 14.0, 30.0, 60.0)
 
 
 class Killed(BaseException):
@@ -90,6 +91,7 @@ class Trainer(Process):
         self.hung = False
         self.struck = ""               # the mishap that has come true
         self.training = True
+        self.tells_loss = supervisor.world.proves(supervisor.tag)
         self.step_at = start.resume_step or 0
         self._fence = Fence(self.run_dir / "epoch", start.epoch)
         super().__init__(supervisor.world, supervisor.host, self._train())
@@ -121,11 +123,16 @@ class Trainer(Process):
         began, since = self.step_at, world.now
         struck_at = world.now + plan.after_s if plan.mishap else float("inf")
         saved_at = world.now
+        tell_at = iter([world.now + after_s for after_s in TOLD_AFTER_S] if self.tells_loss else ())
+        told_at = next(tell_at, float("inf"))
         while True:
             save_at = saved_at + self._interval_s() if plan.saves else float("inf")
             done_at = since + world.target_steps - began
-            yield max(0.0, min(save_at, done_at, struck_at) - world.now)
+            yield max(0.0, min(save_at, done_at, struck_at, told_at) - world.now)
             self.step_at = max(began, min(world.target_steps, began + int(world.now - since)))
+            if world.now >= told_at:
+                self._line("progress", step=self.step_at, loss=10.0 / (20 + self.step_at))
+                told_at = next(tell_at, float("inf"))
             if world.now >= struck_at:
                 return (yield from self._strike())
             if self.noticed and plan.stops_on_notice:
@@ -232,7 +239,7 @@ class Supervisor(Process):
         self.tag = self.run_dir.name
         self.start: StartRecord | None = None
         self.trainer: Trainer | None = None
-        self.term = ""                 # why Slurm sent TERM: CANCELLED, TIMEOUT, PREEMPTED
+        self.term = ""                 # why Slurm sent TERM: CANCELLED, TIMEOUT, PREEMPTED, STOPPED
         self.oom_kills, self.left_at = 0, 0.0          # when its gate gave leave
         super().__init__(world, host, self._life_of_it())
 
@@ -363,4 +370,4 @@ class Supervisor(Process):
             return "cancel"
         if limit_near:
             return "limit"
-        return {"CANCELLED": "signal", "TIMEOUT": "limit", "PREEMPTED": "preempt", "": ""}[self.term]
+        return {"CANCELLED": "signal", "TIMEOUT": "limit", "PREEMPTED": "preempt", "STOPPED": "signal", "": ""}[self.term]

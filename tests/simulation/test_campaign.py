@@ -37,7 +37,8 @@ def test_all_invariants_hold_in_every_schedule() -> None:
                   "sbatch doubled", "squeue: no answer", "squeue: an answer from a minute ago", "job vanished",
                   "journal line torn", "clock stepped", "node down, its processes live on", "gate asked at an odd moment",
                   "supervisor stopped between its gate and its start", "person: cancel", "person: hold",
-                  "person: release", "person: rolls back", "person: edits orch.yaml", "person: edits job.sh"):
+                  "person: release", "person: rolls back", "resume stopping", "resume proven",
+                  "person: edits orch.yaml", "person: edits job.sh"):
         assert f"  {fault}\n" in ran.stdout, f"{fault}: never struck"
 
 

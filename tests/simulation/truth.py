@@ -194,6 +194,10 @@ class Truths:
         goes_back = run is not None and run.phase == Phase.ROLLING_BACK
         if run is not None and truth.goes_back and not goes_back:
             self._went_back(tag, event, run)
+        if event["event"] == "canary":
+            self.world.struck[f"resume {event['state']}"] += 1
+            if event["state"] == "broken" and "saved nothing" not in event["reason"]:
+                raise Broken(f"{tag}: {event['reason']}, and it resumes well")
         if event["event"] == "rollback":
             truth.undone_at = self.world.now
         if event["event"] == "rolled_back":

@@ -170,6 +170,10 @@ class World:
                     and process.run_dir == supervisor.run_dir):  # type: ignore[attr-defined]
                 process.kill()
 
+    def proves(self, tag: str) -> bool:
+        """Whether this run is submitted with --prove-resume."""
+        return (self.seed + ord(tag)) % 4 == 0
+
     def plan_of(self, tag: str) -> Plan:
         plan = Plan() if self.calm else draw_plan(self.seed, tag, self.truths.of(tag).starts)
         if plan.mishap:

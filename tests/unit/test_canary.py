@@ -189,6 +189,21 @@ def test_what_was_trained_before_it_was_submitted_again_proves_nothing() -> None
     assert (run.canary, run.canary_epoch, run.phase) == (Canary.STOPPING, 2, Phase.ACTIVE)
 
 
+def test_a_later_attempt_that_ended_first_is_not_what_was_before() -> None:
+    """Slurm is silent, and nobody knows yet how the first one ended; the second one has trained, saved and ended since."""
+    run = proving(queued(1), queued(2), started(1, 10), started(2, 51, resume_step=60),
+                  ended(2, "crash", t=90.0, checkpoint_step=120))
+    later = [*after(61, 2.3, 2.2), told("saved", step=120)]
+    assert noted(run, seen(silent="no answer", lines={1: [*after(1, 4.0), *BEFORE], 2: later})).canary != Canary.BROKEN
+
+
+def test_one_that_waits_again_is_not_stopped() -> None:
+    """scancel would try again for half a minute, and nothing else would be done."""
+    run = replace(proving(queued(1), queued(2), started(1, 10)), canary=Canary.STOPPING, canary_epoch=1)
+    waits = seen(job(1, "PENDING"), job(2, "PENDING"), control=CONTROL)
+    assert not [a for a in decide(run, waits, POLICY, 60.0) if isinstance(a, do.StopJob)]
+
+
 def resumed() -> Run:
     run = proving(queued(1), queued(2), queued(3), started(1, 10))
     run = replace(run, canary=Canary.STOPPING, canary_epoch=1)
