@@ -120,6 +120,9 @@ class Campaign:
                 case "update-7m" | "update-9m":
                     minutes = what.removeprefix("update-")
                     update(ports, tag, Wish(time=minutes, memory="2G" if minutes == "9m" else "1G", nice=int(minutes[0])))
+                case "update-script":
+                    self.world.truths.of(tag).scripts.add(self._job_script(tag).read_text())
+                    update(ports, tag, Wish(script=True))
                 case _:
                     self.world.truths.of(tag).scripts.add(self._job_script(tag).read_text())
                     self._refused_without_again(ports, tag)

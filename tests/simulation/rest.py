@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from simulation.campaign import Campaign
@@ -77,7 +78,11 @@ def _ask_as_wanted(campaign: Campaign) -> None:
     for tag, run in _runs(campaign).items():
         if run.change is not None and not run.waiting:
             raise Broken(f"{tag}: what was asked for is neither done nor refused: {run.change}")
-        events = campaign.world.memory.events(folders.run_dir(campaign.world.repository, tag))
+        run_dir = folders.run_dir(campaign.world.repository, tag)
+        copy = hashlib.sha256((run_dir / "job.sh").read_bytes()).hexdigest()
+        if run.change is None and not run.over and copy != run.spec.script_sha256:
+            raise Broken(f"{tag}: its copy of job.sh is another than the journal tells")
+        events = campaign.world.memory.events(run_dir)
         adopted = {event["submission_id"] for event in events if event["event"] == "queueing" and event.get("adopted")}
         for submission in run.waiting:
             job = jobs.get(int(submission.job_id or 0))

@@ -61,16 +61,19 @@ def draw_schedule(seed: int) -> Schedule:
         steps.append(_draw_step(chance, tags))
         if chance.random() < 0.6:
             steps.append(("pass", chance.choice("AAB"), _faults(chance, 0.5, tags)))
-    _go_back(random.Random(seed * 4001 + 7), steps, tags)
+    _think_again(random.Random(seed * 4001 + 7), steps, tags)
     return Schedule(seed, tuple(runs), tuple(steps))
 
 
-def _go_back(chance: random.Random, steps: list[Step], tags: list[str]) -> None:
-    """Roll-backs, in every fifth schedule: by a chance of their own, so that all else of a seed is as it was without."""
+def _think_again(chance: random.Random, steps: list[Step], tags: list[str]) -> None:
+    """Roll-backs and new job.sh files, in every fifth schedule: by a chance of their own, so that all else of a seed is as
+    it was without."""
     for _ in range(chance.choice((0, 0, 0, 0, 0, 0, 0, 0, 1, 2))):
-        at = chance.randint(len(tags) + 2, len(steps))
-        steps[at:at] = [("back", chance.choice(tags), chance.randrange(8), _faults(chance, 0.4, tags)),
-                        ("pass", chance.choice("AB"), _faults(chance, 0.4, tags))]
+        at, tag = chance.randint(len(tags) + 2, len(steps)), chance.choice(tags)
+        back: Step = ("back", tag, chance.randrange(8), _faults(chance, 0.4, tags))
+        new = [("script", tag, chance.randrange(4)), ("cli", "update-script", tag, _faults(chance, 0.4, tags))]
+        steps[at:at] = new if chance.random() < 0.3 else [back]
+        steps.insert(chance.randint(at + 1, len(steps)), ("pass", chance.choice("AB"), _faults(chance, 0.4, tags)))
 
 
 def _faults(chance: random.Random, share: float, tags: list[str] | None = None) -> Faults:

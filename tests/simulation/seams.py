@@ -25,7 +25,7 @@ from simulation.world import World
 from orch_trainer import fence
 from orchestrator import checkpoints, folders, journal, layouts, rollback, trainer_control
 from orchestrator.attempt import ending, papers, resume, take, trainer, witness
-from orchestrator.control import observe, ports, requests
+from orchestrator.control import checks, observe, ports, requests
 from orchestrator.planner import pooled
 from orchestrator.sightings import JobSighting
 
@@ -201,6 +201,7 @@ def seams() -> Iterator[None]:
         *((folders, name, functools.cache(getattr(folders, name))) for name in ("run_dir", "attempt_dir", "checkpoint_dir")),
         (journal, "journal_path", functools.cache(journal.journal_path)),
         (pooled, "sum_quantile", functools.lru_cache(4096)(pooled.sum_quantile)),
+        (checks, "check_script", lambda path: None),
         # read once: see ``memory``
         (journal, "read", _MEMORY.read), (observe, "newest_epoch", _MEMORY.epoch),
         (observe, "read_metrics", _MEMORY.metrics),
