@@ -40,7 +40,7 @@ class Pace:
         self._cost_s: dict[int, float] = {}             # until the last save to this level was usable
         self._began = {SHARED: now, LOCAL: now}         # of the last save to this level or a better one, or of training
         self._written_at = 0.0                          # wall time at which the save in the background is likely to be usable
-        self._writing_step: int | None = None
+        self._writing: Tuple[int | None, int] = (None, SHARED)      # its step and level
         self._warn_at = 0.0
         self._lead_told = False
         self._request = 0                               # the newest save request, and the newest one answered
@@ -124,7 +124,7 @@ class Pace:
 
     def write_begun(self, now: float, wall: float, step: int, level: int = SHARED) -> None:
         """The save that began last goes on in the background."""
-        self.writing, self._warn_at, self._writing_step = True, 0.0, step
+        self.writing, self._warn_at, self._writing = True, 0.0, (step, level)
         self._written_at = wall + max(0.0, self._cost_s.get(level, 0.0) - (now - self._began[LOCAL]))
 
     def save_done(self, step: int, cost_s: float, level: int = SHARED) -> None:
@@ -159,10 +159,11 @@ class Pace:
         return notice - self._cost_s.get(SHARED, 0.0) * SAFETY <= wall < notice + NOTICE_LATE_S
 
     def _last_save_due(self, wall: float) -> bool:
-        newest = self._writing_step if self.writing else self.saved_step
-        is_saved = self._is_saved or (self.step is not None and self.step == newest)
-        levels = (SHARED,) if self.local_interval_s is None else (SHARED, LOCAL)
-        return not is_saved and self._last_saves < LAST_SAVES_MAX and any(self._in_time(wall, level) for level in levels)
+        newest, saved_level = self._writing if self.writing else (self.saved_step, self.saved_level)
+        levels: Tuple[int, ...] = (SHARED,) if self.local_interval_s is None else (SHARED, LOCAL)
+        if self.step is not None and self.step == newest:
+            levels = levels[:saved_level]               # a copy on this node is none for another
+        return not self._is_saved and self._last_saves < LAST_SAVES_MAX and any(self._in_time(wall, at) for at in levels)
 
     def _in_time(self, wall: float, level: int) -> bool:
         """Behind a save that is still being written. With nothing measured yet it is tried."""

@@ -167,6 +167,24 @@ def test_the_last_save_goes_to_the_local_level_where_time_is_too_short_for_the_s
     assert not it.save_due(120, wall=1049.0)
 
 
+@pytest.mark.parametrize("writing", [False, True])
+@pytest.mark.parametrize(("level", "left_s", "saves"), [(LOCAL, 60.0, True), (LOCAL, 1.0, False), (SHARED, 60.0, False)])
+def test_a_step_saved_on_the_node_alone_is_saved_once_more_where_there_is_time(level, left_s, saves, writing):
+    it = pace(interval_s=100.0, local_interval_s=30.0, deadline=1000.0 + left_s)
+    for at in (SHARED, LOCAL):
+        it.save_begun(110, at)
+        it.save_done(5, {SHARED: 10.0, LOCAL: 0.1}[at], at)
+    it.save_begun(120, level)
+    if writing:
+        it.write_begun(120, wall=1000.0, step=9, level=level)
+    else:
+        it.save_done(9, {SHARED: 10.0, LOCAL: 0.1}[level], level)
+    it.step = 9
+    it.stop("limit")
+    assert (it.save_due(121, wall=1000.0), it.stop_due(wall=1000.0)) == (saves, not saves)
+    assert not saves or it.level(121, wall=1000.0) == SHARED
+
+
 @pytest.mark.parametrize(("lead_s", "told"), [(None, None), (60.0, None), (50.0, None), (49.0, 50.0)])
 def test_a_lead_too_short_for_a_save_is_told_once(lead_s, told):
     it = pace()

@@ -99,6 +99,16 @@ def test_the_last_save_goes_to_the_shared_folder_and_what_lies_on_the_node_is_re
     assert os.listdir(run.local) == []
 
 
+def test_a_step_that_is_saved_on_the_node_alone_is_saved_for_other_nodes_too_at_the_notice(run: SimpleNamespace) -> None:
+    """The notice came while it was being saved there."""
+    with pytest.raises(SystemExit), run.training() as training:
+        train(run, training, range(1, 11))
+        stop(run, training)
+        train(run, training, range(10, 11))
+        assert training.should_stop()
+    assert run.steps() == ([], [10])
+
+
 def test_a_full_disk_of_the_node_is_called_so(run: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyError), run.training() as training:
         train(run, training, range(1, 10))
