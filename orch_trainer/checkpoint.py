@@ -3,7 +3,7 @@
 A checkpoint is written into `.tmp-step-STEP-EPOCH-PID`, synced and marked there; only then, under the fence, it is renamed.
 A folder is removed by renaming it to `.old-...` under the fence; after that it is nobody's and is emptied at leisure.
 Invariants: what has its final name and a marker is whole; never removed are the newest complete checkpoint, the one that
-this attempt resumed from, and one that somebody reads.
+this attempt resumed from (in the shared folder), and one that somebody reads.
 """
 
 from __future__ import annotations

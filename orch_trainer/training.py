@@ -341,13 +341,13 @@ class Training:
     def _new_saver(self) -> Saver:
         settings = self._settings
 
-        def at(folder: Path, keep: int) -> Checkpoints:
+        def at(folder: Path, keep: int, resumed_step: int | None) -> Checkpoints:
             return Checkpoints(folder, self._fence, attempt=settings.attempt, keep=keep, files=self._files,
-                               resumed_step=self._resume_step)
+                               resumed_step=resumed_step)
 
-        levels = [at(settings.checkpoint_dir, settings.keep)]
+        levels = [at(settings.checkpoint_dir, settings.keep, self._resume_step)]
         if settings.local_dir is not None:
-            levels.append(at(settings.local_dir, LOCAL_KEPT))
+            levels.append(at(settings.local_dir, LOCAL_KEPT, None))     # two newer ones do for it
         return Saver(Surroundings(
             levels=tuple(levels), fence=self._fence, team=self._team, rounds=self._rounds, pace=self._pace, gauge=self._gauge,
             tell=self._tell, lines=self._lines, clock=self._clock, doing=partial(self._doing, SAVING),

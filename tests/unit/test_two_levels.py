@@ -109,6 +109,21 @@ def test_a_step_that_is_saved_on_the_node_alone_is_saved_for_other_nodes_too_at_
     assert run.steps() == ([], [10])
 
 
+def test_what_was_resumed_from_is_no_third_copy_on_the_node(run: SimpleNamespace) -> None:
+    """The folder may lie in memory, which counts against the job's."""
+    with pytest.raises(KeyError), run.training() as training:
+        train(run, training, range(1, 21))
+        raise KeyError
+    run.environ.update(ORCH_ATTEMPT="2", ORCH_EPOCH="8", ORCH_RESUME_FROM=str(run.local / "step-00000020"))
+    (run.dir / "epoch").write_text("8")
+    with pytest.raises(KeyError), run.training() as training:
+        train(run, training, range(21, 31))
+        assert run.steps() == ([20, 30], [])
+        train(run, training, range(31, 51))
+        raise KeyError
+    assert run.steps() == ([40, 50], [])
+
+
 def test_a_full_disk_of_the_node_is_called_so(run: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyError), run.training() as training:
         train(run, training, range(1, 10))
