@@ -98,7 +98,9 @@ def judge(before: Lines, after: Lines, resume_step: int | None) -> Proof | None:
     which was told to resume from ``resume_step``."""
     saved = _saved_step(before)
     assert saved is not None, "only an attempt that saved is compared"
-    first = next((int(line["step"]) for line in after if line["event"] == "first_step"), None)
+    # a script's first step has no number: its saves tell that it began again, and never that it did not
+    first = next((int(line["step"]) for line in after
+                  if line["event"] in ("first_step", "saved") and line.get("step") is not None), None)
     if first is None:
         return None
     resumed = resume_step if resume_step is not None else saved

@@ -13,6 +13,7 @@ from builders import POLICY, SPEC, ended, event, job, queued, run_of, seen, star
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orch_trainer.shell import EXIT_GO_ON, should_save
 from orchestrator.core import actions as do
 from orchestrator.core import canary
 from orchestrator.core.canary import judge
@@ -107,6 +108,19 @@ def test_whoever_looks_hours_later_comes_to_the_same_verdict(
 @pytest.mark.parametrize("lines", [[], after(61), after(61, 4.1)])
 def test_too_little_is_no_verdict(lines: list[Line]) -> None:
     assert judge(BEFORE, lines, 60) is None
+
+
+@pytest.mark.parametrize(("saves", "is_good"), [((), None), ((70, 80), None), ((10, 20), False)])
+def test_a_script_that_began_again_is_found_by_its_saves(
+    tmp_path: Path, saves: tuple[int, ...], is_good: bool | None,
+) -> None:
+    """Its first step has no number."""
+    environ = {"ORCH_RUN_DIR": str(tmp_path), "ORCH_ATTEMPT_DIR": str(tmp_path)}
+    assert should_save(environ, 100.0) == EXIT_GO_ON
+    lines = [*read_lines(tmp_path), *(told("saved", step=step) for step in saves)]
+    assert lines[0]["event"] == "first_step"
+    proof = judge([told("saved", step=60)], lines, 60)
+    assert (proof and proof.is_good) == is_good
 
 
 @pytest.mark.parametrize("losses", [(None, None), (2.4, None)])
