@@ -4,7 +4,8 @@
 
 A save that is due while the one before it is still being written waits until that one is usable: two writes at once slow
 each other down and hold two snapshots in memory, a skipped one would double the interval, and waste is convex in T, so that
-the best interval that can be had is the C + t_a that this comes to (docs/planning.md 3).
+the best interval that can be had is the C + t_a that this comes to (docs/planning.md 3). A step that is a milestone does not
+wait: its save does, in its block.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class Pace:
     def save_due(self, now: float, wall: float) -> bool:
         if self.stopping:
             return self._last_save_due(wall)
-        return not self.writing and (self._is_asked(wall) or (self._interval_over(now) and not self._notice_is_near(wall)))
+        if self.writing:                                # a later step is no milestone; where that write is stuck it has to do
+            return self._is_milestone_now() and not self.is_stuck(now - max(self._began.values()))
+        return self._is_asked(wall) or (self._interval_over(now) and not self._notice_is_near(wall))
 
     def stop_due(self, wall: float) -> bool:
         return self.stopping and not self._last_save_due(wall)
@@ -86,6 +89,9 @@ class Pace:
     def is_milestone(self, step: int) -> bool:
         """Whether this very step is to be saved. All ranks come to the same answer by themselves."""
         return step in self._save_steps
+
+    def _is_milestone_now(self) -> bool:
+        return self.step is not None and self.step > self._passed_step and self.is_milestone(self.step)
 
     def overdue_s(self, now: float) -> float | None:
         """For how long a checkpoint has been written, when the next one waits for it and that is worth a line: at once, and

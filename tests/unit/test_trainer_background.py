@@ -116,6 +116,20 @@ def test_a_due_save_waits_for_the_one_that_is_being_written_and_says_so(run):
         "saving", "save_waits", "saved", "saving", "saved"]
 
 
+def test_a_milestone_is_saved_at_its_very_step_while_another_is_being_written(run):
+    go = threading.Event()
+    with Training(environ={**run.environ, "ORCH_SAVE_AT": "3"}) as training:
+        begin(training, 2, lambda folder: (go.wait(10), write(folder)))
+        assert not training.should_save()
+        training.step(3)
+        assert training.should_save()
+        go.set()
+        begin(training, 3, write)
+        assert not training.should_save()
+        training.finish()
+    assert run.steps() == [2, 3]
+
+
 def test_after_a_notice_the_write_under_way_comes_first_and_then_the_newest_state(run):
     go = threading.Event()
     with pytest.raises(SystemExit) as left, Training(environ=run.environ) as training:

@@ -215,6 +215,17 @@ def test_milestones_are_saved_once_each_and_those_before_the_resumed_step_are_no
     assert it.is_milestone(60) and not it.is_milestone(61)
 
 
+@pytest.mark.parametrize(("step", "passed_s", "due"), [(49, 5, False), (50, 5, True), (51, 5, False), (50, 601, False)])
+def test_a_milestone_waits_for_a_write_under_way_in_its_block_unless_that_is_stuck(step, passed_s, due):
+    it = pace(saved_step=40, save_steps=(50,))
+    it.save_begun(110)
+    it.write_begun(110, wall=0, step=48)
+    it.step = step
+    assert it.save_due(110 + passed_s, wall=0) is due
+    it.writing = False
+    assert it.save_due(110 + passed_s, wall=0) is (step >= 50 or passed_s > 30)
+
+
 def test_a_time_of_day_is_saved_at_the_first_step_behind_it():
     it = pace(next_time=lambda wall: 1000.0 * (wall // 1000 + 1), wall=500.0)
     assert not it.save_due(101, wall=999.0)
