@@ -14,8 +14,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator import layouts
+
+if TYPE_CHECKING:
+    from orchestrator.records import StartRecord
 
 MARKER = "COMPLETE"
 _BLOCK_BYTES = 1 << 20
@@ -39,12 +43,18 @@ def complete_checkpoints(folder: Path, also: Iterable[Path] = ()) -> list[Checkp
     return sorted(found, key=lambda c: (c.step, c.saved_at))
 
 
-def newest_complete(folder: Path, *others: Checkpoint) -> Checkpoint | None:
+def newest_complete(folder: Path, *others: Checkpoint, start: StartRecord | None = None) -> Checkpoint | None:
     """The complete checkpoint with the highest step, of this folder and of ``others``. Of frameworks' own only the newest is
-    looked at: they may be large."""
+    looked at: they may be large. ``start``: as that attempt left it."""
     own = next(layouts.newest_first(folder), None)
     found = [*others, *_with_marker(folder), *([_frameworks_own(own)] if own is not None else [])]
-    return max(found, key=lambda c: (c.step, c.saved_at), default=None)
+    return max(found if start is None else left_by(start, found), key=lambda c: (c.step, c.saved_at), default=None)
+
+
+def left_by(start: StartRecord, found: list[Checkpoint]) -> list[Checkpoint]:
+    """Without those that lay there before and are newer than what it resumed from: they are damaged."""
+    resumed = -1 if start.resume_step is None else start.resume_step
+    return [one for one in found if one.step <= resumed or one.epoch >= start.epoch or not one.epoch]
 
 
 def _with_marker(folder: Path, also: Iterable[Path] = ()) -> list[Checkpoint]:

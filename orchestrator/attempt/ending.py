@@ -48,7 +48,7 @@ def end_record(spec: AttemptSpec, start: StartRecord, outcome: Outcome, log: Tra
                provisional: bool) -> EndRecord:
     run_dir = Path(spec.run_dir)
     local = local_checkpoints(spec.local_dir, of_this_history(run_dir, starts(run_dir))) if spec.local_dir else []
-    checkpoint = newest_complete(checkpoint_dir(run_dir), *local)
+    checkpoint = newest_complete(checkpoint_dir(run_dir), *local, start=start)
     status = None if provisional else own_status(outcome, log.last_word)
     saved = saved_after_notice(outcome.notice_at, start, checkpoint) or (
         checkpoint is not None and outcome.notice_at is not None

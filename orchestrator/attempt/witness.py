@@ -98,7 +98,7 @@ def look_at(
     folder = attempt_dir(run_dir, start.number)
     end = read_record(folder / "end.json", EndRecord)
     local = local_checkpoints(local_dir, of_this_history(run_dir, starts(run_dir))) if local_dir else []
-    checkpoint = newest_complete(checkpoint_dir(run_dir), *local)
+    checkpoint = newest_complete(checkpoint_dir(run_dir), *local, start=start)
     same_id = start.job_id == me.job_id
     requeued = same_id and (start.restart_count < me.restart_count or bool(nothing_there(run_dir, start)))
     job = JobGone() if same_id else _its_own(start, commands.look_at_job(start.job_id))

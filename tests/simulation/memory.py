@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from simulation.disk import Disk, Node
 
 from orchestrator import attempt_files, checkpoints, trainer_control, trainer_lines
-from orchestrator.checkpoints import Checkpoint
+from orchestrator.checkpoints import Checkpoint, left_by
 from orchestrator.control import observe
 from orchestrator.core.fold import fold
 from orchestrator.core.observation import Control
 from orchestrator.journal import Event
 from orchestrator.model import Run
-from orchestrator.records import Record
+from orchestrator.records import Record, StartRecord
 
 _read_control, _read_lines = trainer_control.read_control, trainer_lines.read_lines
 _read_record, _newest_epoch = attempt_files.read_record, attempt_files.newest_epoch
@@ -104,10 +104,10 @@ class Memory:
             known = self._checkpoints[folder] = changes, _complete_checkpoints(folder)
         return known[1]
 
-    def newest_checkpoint(self, folder: Path, *others: Checkpoint) -> Checkpoint | None:
+    def newest_checkpoint(self, folder: Path, *others: Checkpoint, start: StartRecord | None = None) -> Checkpoint | None:
         """``checkpoints.newest_complete``, which ``truth`` asks itself whenever a checkpoint was made or removed."""
         assert not others, "nothing is saved to nodes here"
-        found = self.checkpoints(folder)
+        found = self.checkpoints(folder) if start is None else left_by(start, self.checkpoints(folder))
         return found[-1] if found else None
 
     def epoch(self, run_dir: Path) -> int | None:

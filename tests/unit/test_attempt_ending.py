@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import queued, run_of, started
+from test_two_levels import saved
 
-from orchestrator.attempt.ending import finished_file, last_line
+from orchestrator.attempt import commands, resume
+from orchestrator.attempt.ending import Outcome, end_record, finished_file, last_line
 from orchestrator.attempt.processes import Process, label
+from orchestrator.attempt.take import Identity
+from orchestrator.attempt.trainer import TrainerLog
+from orchestrator.attempt.witness import Pulse, look_at
+from orchestrator.core.gate import Leave, ask
 from orchestrator.records import AttemptSpec, EndRecord, StartRecord
+from orchestrator.sightings import JobGone
 
 RECORD: dict[str, Any] = {"number": 2, "job_id": "9", "restart_count": 0, "epoch": 3, "ended_at": 1.0}
 ROOT = Path(__file__).parents[2]
@@ -56,6 +65,36 @@ def test_which_file_finishes_a_run(tmp_path: Path, name: str, place: str, counts
     path.touch()
     os.utime(path, (at - age_s, at - age_s))
     assert finished_file(spec, start) is (counts and age_s <= 0)
+
+
+# --- what it left -----------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_checkpoint_that_lay_there_before_is_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that crashed before its first save got on by the steps between the damaged one and the one before it: it was
+    tried again for ever."""
+    monkeypatch.setattr(commands, "look_at_job", lambda job_id: JobGone())
+    spec, start, at = attempt(tmp_path, "")
+    run_dir = Path(spec.run_dir)
+    saved(run_dir / "checkpoints", 20, 6)
+    (saved(run_dir / "checkpoints", 30, 6) / "state").write_bytes(bytes(100))
+    resumed, wrong = resume.choose(run_dir, [])
+    assert resumed is not None and (resumed.step, len(wrong)) == (20, 1)
+    start = replace(start, resume_step=20)
+
+    def left() -> tuple[int | None, Leave]:
+        end = end_record(spec, start, Outcome(job_status=1), TrainerLog(run_dir / "attempts/0001/trainer.jsonl"), now=at,
+                         provisional=False)
+        end = replace(end, knows_orch=True, first_step_at=at)
+        (run_dir / "attempts" / "0001" / "end.json").write_text(end.to_json())
+        run = run_of(queued(1), queued(2), {**started(1, at), "epoch": 7, "resume_step": 20})
+        me = Identity(job_id="102", restart_count=0, host="h")
+        predecessor = look_at(run, run_dir, start, me, Pulse(lambda: at, lambda: 0.0))
+        return end.checkpoint_step, ask(run, "s2", predecessor).leave
+
+    assert left() == (20, Leave.STAND_DOWN)
+    saved(run_dir / "checkpoints", 25, 7)
+    assert left() == (25, Leave.GO)
 
 
 def test_an_absolute_name_is_that_file(tmp_path: Path) -> None:

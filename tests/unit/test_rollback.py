@@ -411,7 +411,7 @@ def test_a_nodes_own_copy_from_before_is_not_resumed_from(tmp_path: Path) -> Non
     journal(tmp_path, [*lines, BACK, event("rolled_back", t=64.0, to_step=10, epoch=6)])
     chosen, _ = resume.choose(tmp_path, before, str(local))
     assert chosen is not None and chosen.step == 10
-    new = start_record(7, started_at=30.0)  # by a clock that is slow
+    new = replace(start_record(7, started_at=30.0), resume_step=10)  # by a clock that is slow
     assert resume.of_this_history(tmp_path, [*before, new]) == [new]
     (tmp_path / "attempts" / "0007").mkdir(parents=True)
     (tmp_path / "attempts" / "0007" / "start.json").write_text(new.to_json())
