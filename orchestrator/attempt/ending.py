@@ -51,8 +51,9 @@ def end_record(spec: AttemptSpec, start: StartRecord, outcome: Outcome, log: Tra
     checkpoint = newest_complete(checkpoint_dir(run_dir), *local, start=start)
     status = None if provisional else own_status(outcome, log.last_word)
     saved = saved_after_notice(outcome.notice_at, start, checkpoint) or (
-        checkpoint is not None and outcome.notice_at is not None
-        and log.stopped_step is not None and checkpoint.step >= log.stopped_step)      # nothing to save since the last one
+        checkpoint is not None and outcome.notice_at is not None and (          # nothing to save since the last one:
+            (log.stopped_step is not None and checkpoint.step >= log.stopped_step)
+            or (log.saved_at is not None and log.saved_at >= outcome.notice_at)))       # a script saves that step again
     return EndRecord(
         number=spec.number, job_id=start.job_id, restart_count=start.restart_count, epoch=start.epoch, ended_at=now,
         provisional=provisional,

@@ -28,6 +28,7 @@ class TrainerLog:
         self.last_step: int | None = None
         self.last_word: str | None = None
         self.stopped_step: int | None = None
+        self.saved_at: float | None = None
         self.stood_down = False        # fenced: a newer start exists
 
     def read(self) -> None:
@@ -53,6 +54,8 @@ class TrainerLog:
             self.started_at = self.started_at or float(entry["t"])
         if event in ("first_step", "saved") and self.first_step_at is None:
             self.first_step_at = float(entry["t"])
+        if event == "saved":
+            self.saved_at = float(entry["t"])
         if event == "fenced":
             self.stood_down = True
         if event in LAST_WORDS:

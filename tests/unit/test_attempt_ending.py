@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from builders import queued, run_of, started
 from test_two_levels import saved
 
+from orch_trainer.shell import notify_save
 from orchestrator.attempt import commands, resume
 from orchestrator.attempt.ending import Outcome, end_record, finished_file, last_line
 from orchestrator.attempt.processes import Process, label
@@ -95,6 +97,25 @@ def test_a_damaged_checkpoint_that_lay_there_before_is_no_progress(tmp_path: Pat
     assert left() == (20, Leave.STAND_DOWN)
     saved(run_dir / "checkpoints", 25, 7)
     assert left() == (25, Leave.GO)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_script_that_saves_the_same_step_again_at_its_notice_has_saved(tmp_path: Path, again: bool) -> None:
+    """The notice came while the save before was removing old ones, or before the first step behind a resume."""
+    spec, start, _ = attempt(tmp_path, "")
+    run_dir, state = Path(spec.run_dir), tmp_path / "state"
+    (run_dir / "epoch").write_text("7")
+    state.touch()
+    environ = {"ORCH_RUN_DIR": str(run_dir), "ORCH_ATTEMPT_DIR": str(run_dir / "attempts" / "0001"), "ORCH_EPOCH": "7"}
+    assert notify_save(5, state, None, environ) == 0
+    noticed = Outcome(job_status=0, notice="limit", notice_at=time.time())
+    if again:
+        assert notify_save(5, state, None, environ) == 0
+    log = TrainerLog(run_dir / "attempts" / "0001" / "trainer.jsonl")
+    log.read()
+    end = end_record(spec, start, noticed, log, now=time.time(), provisional=False)
+    assert end.saved_after_notice is again
+    assert f"limit-{'saved' if again else 'unsaved'}" in last_line(end)[0]
 
 
 def test_an_absolute_name_is_that_file(tmp_path: Path) -> None:
