@@ -202,9 +202,9 @@ class Saver:
             why = "failed on another rank" if save.error is None else in_words(save.error)
             if grade == TROUBLE and not isinstance(save.error, OSError):    # torch: "unexpected pos 576 vs 534"
                 why += " (the disk is full or fails)"
-            where = "local " if save.level == LOCAL else ""
+            where, more = ("local ", {"level": "local"}) if save.level == LOCAL else ("", {})
             around.tell.write("save_failed", "WARNING: no {}checkpoint of step {}: {}".format(where, save.step, why),
-                              step=save.step, error=why)
+                              step=save.step, error=why, **more)
             if grade == TROUBLE:
                 save.error = None                       # its traceback keeps half-written files open, and so their space
             return

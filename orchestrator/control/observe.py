@@ -177,12 +177,12 @@ def _attempts(
             end = read_record(folder / "end.json", EndRecord)
             lines = lines_of[folder]
             began, first = last_of(lines, "start"), last_of(lines, "first_step")
-            failed = last_of(lines, "save_failed")
+            failed, shared = save_failed(lines), last_of([line for line in lines if line.get("level") != "local"], "saved")
             saved, spoken = last_of(lines, "saved"), [line["step"] for line in lines if isinstance(line.get("step"), int)]
             attempts.append(AttemptSeen(
                 start=start, end=end, heartbeat_at=read_heartbeat(folder) or start.started_at,
                 saved_after_notice=saved_after_notice(end.notice_at if end else None, start, checkpoint),
-                saved_at=float(saved["t"]) if saved else None,
+                saved_at=float(saved["t"]) if saved else None, shared_at=float(shared["t"]) if shared else None,
                 save_failed=(float(failed["t"]), failed.get("step"), str(failed.get("error"))) if failed else None,
                 last_step=spoken[-1] if spoken else None,
                 knows_orch=bool(lines), trainer_at=float(began["t"]) if began else None,
@@ -194,6 +194,13 @@ def _attempts(
                 if record is not None:
                     stood_down.append(record)
     return tuple(attempts), tuple(stood_down)
+
+
+def save_failed(lines: Lines) -> dict[str, Any] | None:
+    """The latest save that failed, unless one of its level has been complete since: one to the node tells nothing of the
+    shared folder."""
+    latest = {line.get("level"): line for line in lines if line["event"] in ("saved", "save_failed")}
+    return last_of(list(latest.values()), "save_failed")
 
 
 def read_metrics(run_dir: Path) -> dict[str, object] | None:

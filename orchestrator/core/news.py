@@ -310,12 +310,11 @@ def _saves(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
     record = next((a for a in seen.attempts if live is not None and a.start.epoch == live.epoch), None)
     if record is None:
         return
-    failed_at, step, error = record.save_failed or (0.0, None, "")
-    saved_at = record.saved_at or 0.0
     quiet = run.saves_told_at is not None and now - run.saves_told_at < SAVES_TOLD_EVERY_S
-    if failed_at > saved_at and not run.saves_fail and not quiet:
+    if record.save_failed is not None and not run.saves_fail and not quiet:
+        _, step, error = record.save_failed
         yield {"event": "saves", "fail": True, "step": step, "reason": error, "checkpoint_step": seen.checkpoint_step}
-    elif saved_at > failed_at and run.saves_fail:
+    elif record.save_failed is None and record.shared_at is not None and run.saves_fail:
         yield {"event": "saves", "fail": False, "checkpoint_step": seen.checkpoint_step}
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import POLICY, SPEC, attempt_seen, ended, event, job, queued, run_of, seen, started, submit
+from builders import POLICY, SPEC, ended, event, job, queued, run_of, seen, start_record, started, submit
 
+from orchestrator.control import observe
 from orchestrator.core.news import news
 from orchestrator.core.told import in_queue, listen, look_at_queue
 from orchestrator.message import Kind, Message, QueueTold, SlurmTold
@@ -278,21 +281,38 @@ def test_a_trainer_that_cannot_save_and_can_again() -> None:
     assert (again.kind, again.headline) == (Kind.SAVES_AGAIN, "a saves again")
 
 
-@pytest.mark.parametrize(("saved_at", "failed_at", "before", "after_s", "expected"), [
-    (None, None, None, 0, []),
-    (100.0, None, None, 0, []),
-    (100.0, 200.0, None, 0, [True]),
-    (None, 200.0, None, 0, [True]),                      # the first save failed
-    (300.0, 200.0, None, 0, []),                         # it failed and the next one did not, between two passes
-    (100.0, 200.0, True, 10, []),                        # told already
-    (300.0, 200.0, True, 10, [False]),
-    (300.0, 400.0, False, 10, []),                       # it comes and goes
-    (300.0, 400.0, False, 3601, [True]),
+SAVED: dict[str, Any] = {"event": "saved", "step": 4}
+LOCAL: dict[str, Any] = {**SAVED, "level": "local"}
+FAILED: dict[str, Any] = {"event": "save_failed", "step": 5, "error": "full"}
+
+
+@pytest.mark.parametrize(("lines", "before", "after_s", "expected"), [
+    ([], None, 0, []),
+    ([SAVED], None, 0, []),
+    ([SAVED, FAILED], None, 0, [True]),
+    ([FAILED], None, 0, [True]),                         # the first save failed
+    ([FAILED, SAVED], None, 0, []),                      # it failed and the next one did not, between two passes
+    ([SAVED, FAILED], True, 10, []),                     # told already
+    ([FAILED, SAVED], True, 10, [False]),
+    ([SAVED, FAILED], False, 10, []),                    # it comes and goes
+    ([SAVED, FAILED], False, 3601, [True]),
+    ([SAVED, FAILED, LOCAL], None, 0, [True]),           # that the node has room says nothing of the shared folder
+    ([SAVED, FAILED, LOCAL], True, 10, []),
+    ([LOCAL] * 9, True, 10, []),                         # the line of the one that failed lies too far back
+    ([FAILED, LOCAL, SAVED], True, 10, [False]),
+    ([{**FAILED, "level": "local"}, SAVED], None, 0, [True]),
+    ([{**FAILED, "level": "local"}, SAVED, LOCAL], True, 10, [False]),
 ])
 def test_a_full_disk_becomes_an_event(
-        saved_at: float | None, failed_at: float | None, before: bool | None, after_s: float, expected: list[bool]) -> None:
+    tmp_path: Path, lines: list[dict[str, Any]], before: bool | None, after_s: float, expected: list[bool],
+) -> None:
+    folder = tmp_path / "attempts" / "0001"
+    folder.mkdir(parents=True)
+    (folder / "start.json").write_text(start_record(1).to_json())
+    (folder / "trainer.jsonl").write_text("".join(
+        json.dumps({**line, "t": float(at)}) + "\n" for at, line in enumerate(lines, 1)))
     run = run_of(queued(1), started(1), *([event("saves", NIGHT, fail=before)] if before is not None else []))
-    failed = None if failed_at is None else (failed_at, 5, "full")
-    found = seen(job(1, "RUNNING"), attempts=(attempt_seen(1, saved_at=saved_at, save_failed=failed),), checkpoint_step=4)
+    attempts, _ = observe._attempts(tmp_path, run, None, {}, [(1, folder)], observe.LinesOf())
+    found = seen(job(1, "RUNNING"), attempts=attempts, checkpoint_step=4)
     facts = [fact for fact in news(run, found, POLICY, NIGHT + after_s) if fact["event"] == "saves"]
     assert [fact["fail"] for fact in facts] == expected

@@ -28,6 +28,7 @@ from orchestrator.model import Policy, Run
 from orchestrator.planner.levels import Local, Shared, two_levels
 from orchestrator.planner.pooled import NOTHING_COUNTED as ALONE
 from orchestrator.records import StartRecord
+from orchestrator.trainer_lines import read_lines
 from orchestrator.views.interval import interval_lines
 
 
@@ -134,6 +135,8 @@ def test_a_full_disk_of_the_node_is_called_so(run: SimpleNamespace, capsys: pyte
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise KeyError
     assert "WARNING: no local checkpoint of step 10: " in capsys.readouterr().out
+    failed, = [line for line in read_lines(run.dir / "attempts" / "0001") if line["event"] == "save_failed"]
+    assert failed["level"] == "local"
 
 
 def test_a_finished_run_leaves_nothing_on_the_node(run: SimpleNamespace) -> None:
