@@ -57,7 +57,7 @@ def news(run: Run, seen: Observation) -> Iterator[dict[str, object]]:
     # of this training: submitted again or rolled back it may be another one, with losses of its own
     # and before the live one: a later one may have ended while Slurm does not say how an earlier one did
     before = next((a for a in reversed(run.attempts) if a.epoch < live.epoch and not a.live and decides(run, a)
-                   and _saved_step(_lines(seen, a)) is not None), None)
+                   and _saved_step(_lines(seen, a), live.resume_step) is not None), None)
     if before is None:
         told = sum(line["event"] == "progress" for line in _lines(seen, live))  # with a loss, if it tells any
         if (run.canary, run.canary_epoch) != (Canary.STOPPING, live.epoch) and told >= LOSSES_BEFORE:
@@ -76,7 +76,7 @@ def _stopped_unsaved(run: Run, seen: Observation) -> Attempt | None:
     stopped = next((a for a in run.attempts if a.epoch == run.canary_epoch), None)
     if run.canary != Canary.STOPPING or stopped is None or stopped.ending not in _UNSAVED:
         return None
-    return stopped if _saved_step(_lines(seen, stopped)) is None else None
+    return stopped if not any(line["event"] == "saved" for line in _lines(seen, stopped)) else None
 
 
 def _found(attempt: Attempt, proof: Proof) -> Iterator[dict[str, object]]:
@@ -96,7 +96,7 @@ def must_stop(run: Run) -> Attempt | None:
 def judge(before: Lines, after: Lines, resume_step: int | None) -> Proof | None:
     """None while too little is known. ``before`` and ``after`` are the lines of the stopped attempt and of the next one,
     which was told to resume from ``resume_step``."""
-    saved = _saved_step(before)
+    saved = _saved_step(before, resume_step)
     assert saved is not None, "only an attempt that saved is compared"
     # a script's first step has no number: its saves tell that it began again, and never that it did not
     first = next((int(line["step"]) for line in after
@@ -140,8 +140,11 @@ def _losses(lines: Lines) -> list[float]:
             if line["event"] == "progress" and isinstance(line.get("loss"), (int, float))]
 
 
-def _saved_step(lines: Lines) -> int | None:
-    return next((int(line["step"]) for line in reversed(lines) if line["event"] == "saved"), None)
+def _saved_step(lines: Lines, resume_step: int | None) -> int | None:
+    """What the next attempt, which was told to resume from ``resume_step`` or from none, could have resumed from: copies on a
+    node are out of another one's reach."""
+    return next((int(line["step"]) for line in reversed(lines) if line["event"] == "saved"
+                 and (resume_step is not None or line.get("level") != "local")), None)
 
 
 def _lines(seen: Observation, attempt: Attempt) -> Lines:

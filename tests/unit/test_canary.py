@@ -203,6 +203,19 @@ def test_what_was_trained_before_it_was_submitted_again_proves_nothing() -> None
     assert (run.canary, run.canary_epoch, run.phase) == (Canary.STOPPING, 2, Phase.ACTIVE)
 
 
+@pytest.mark.parametrize(("resume_step", "first", "canary"), [
+    (None, 1, Canary.STOPPING), (60, 61, Canary.PROVEN), (60, 1, Canary.BROKEN)])
+def test_copies_on_a_node_that_is_gone_are_not_to_be_resumed_from(
+    resume_step: int | None, first: int, canary: Canary,
+) -> None:
+    """Two levels, and nothing is in the shared folder yet: the next attempt, elsewhere, begins anew as it must."""
+    run = proving(queued(1), queued(2), started(1, 10), ended(1, "node-failure", t=20.0),
+                  started(2, 30, resume_step=resume_step))
+    local = [{**line, "level": "local"} if line["event"] == "saved" else line for line in BEFORE]
+    run = noted(run, seen(job(2, "RUNNING"), lines={1: local, 2: after(first, 2.4, 2.4, 2.4, 2.4, 2.4)}))
+    assert run.canary == canary
+
+
 def test_a_later_attempt_that_ended_first_is_not_what_was_before() -> None:
     """Slurm is silent, and nobody knows yet how the first one ended; the second one has trained, saved and ended since."""
     run = proving(queued(1), queued(2), started(1, 10), started(2, 51, resume_step=60),
