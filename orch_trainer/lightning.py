@@ -37,6 +37,7 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
         self._stage = None if in_background is None else Path(in_background)
         self._is_idle = "ORCH_RUN_DIR" not in os.environ
         self._training: Training | None = None          # while the Trainer trains
+        self._has_begun = False
         self._found = None if self._is_idle else Training(**options).resume_from
         self.resume_from = None if self._found is None else str(self._found / STATE)
 
@@ -54,11 +55,14 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
             self._stage.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not nobody_elses(self._stage):           # what is saved will be loaded, and may run
                 raise PermissionError("in_background={}: others may write there or above".format(self._stage))
-        of = {} if trainer.max_steps is None or trainer.max_steps < 1 else {"total_steps": trainer.max_steps}
-        self._training = Training(**dict(of, **self._options))
-        self._training.__enter__()
+        self._begin(trainer)
         if self._found is not None:
             self._restore_random(trainer)
+
+    def _begin(self, trainer: Any) -> None:
+        of = {} if trainer.max_steps is None or trainer.max_steps < 1 else {"total_steps": trainer.max_steps}
+        self._training, self._has_begun = Training(**dict(of, **self._options)), True
+        self._training.__enter__()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._training is not None:
@@ -76,6 +80,14 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
             training, self._training = self._training, None
             training.finish({name: value.item() for name, value in trainer.callback_metrics.items()})
             training.__exit__(None, None, None)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Resumed from the last step's checkpoint Lightning trains nothing more, and calls neither begin nor end of it."""
+        if self._found is not None and not self._has_begun:
+            self._begin(trainer)
+            assert self._training is not None
+            self._training.step(trainer.global_step)
+            self.on_train_end(trainer, pl_module)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         training, self._training = self._training, None

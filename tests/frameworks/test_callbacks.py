@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -98,6 +99,53 @@ def test_a_node_on_which_lightning_writes_nothing_has_nothing_to_bring(orch: Pat
     callback.on_train_end(trainer, None)
     saved, = complete_checkpoints(orch / "checkpoints")
     assert [path.name for path in saved.path.glob("*.*")] == ["random-1.pt"]
+
+
+LAST_STEP = """
+import os
+from pathlib import Path
+import torch
+from lightning import LightningModule, Trainer
+from orch_trainer.lightning import OrchCallback
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, number):
+        return self.layer(batch).pow(2).mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+class Noticed(OrchCallback):
+    def on_train_batch_end(self, trainer, *rest):
+        if trainer.global_step == 3:
+            Path(os.environ["ORCH_ATTEMPT_DIR"], "notice.json").write_text('{"reason": "limit"}')
+            self._training._watch.poll()
+        super().on_train_batch_end(trainer, *rest)
+
+orch = Noticed()
+trainer = Trainer(max_steps=3, callbacks=[orch], accelerator="cpu", logger=False, enable_checkpointing=False,
+                  enable_progress_bar=False, enable_model_summary=False)
+trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(3, 2)), ckpt_path=orch.resume_from)
+"""
+
+
+def test_a_lightning_training_that_was_stopped_at_its_last_step_is_finished_by_the_next_attempt(tmp_path: Path) -> None:
+    """Lightning then calls no hook of a training; the run was held, for it had no result."""
+    pytest.importorskip("lightning", exc_type=ImportError)
+
+    def attempt(number: int, resume_from: str = "") -> int:
+        (tmp_path / "epoch").write_text(str(number))
+        environ = {**os.environ, "ORCH_RUN_DIR": str(tmp_path), "ORCH_EPOCH": str(number), "ORCH_ATTEMPT": str(number),
+                   "ORCH_ATTEMPT_DIR": str(tmp_path / str(number)), "ORCH_RESUME_FROM": resume_from}
+        return subprocess.run([sys.executable, "-W", "ignore", "-c", LAST_STEP], env=environ, check=False).returncode
+
+    assert attempt(1) == 75
+    assert attempt(2, str(tmp_path / "checkpoints" / "step-00000003")) == 0
+    assert json.loads((tmp_path / "result.json").read_text())["step"] == 3
+    last = (tmp_path / "2" / "trainer.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["event"] == "finished"
 
 
 def test_each_node_brings_its_shards_into_one_folder(tmp_path: Path) -> None:
