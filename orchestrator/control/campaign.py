@@ -261,21 +261,21 @@ def _submitted(ports: Ports, name: str) -> list[Run]:
 
 
 def _ask_each(ports: Ports, runs: list[Run], which: Callable[[Run], bool], ask: Callable[[str], Run]) -> list[Run]:
-    """Of each run that it is for, as it is by then. Everything is recorded, also while Slurm is silent; SlurmUnreachable is
-    raised after the last."""
+    """Of each run that it is for, as it is by then. What goes wrong with one, a silent Slurm or its refusal, keeps none of
+    the others from being asked; the first trouble is raised after the last."""
     done: list[Run] = []
-    silent: SlurmUnreachable | None = None
+    trouble: OrchError | None = None
     for tag in [run.spec.tag for run in runs]:
         if not which(require_run(ports.repository, tag)):
             continue
         try:
             done.append(ask(tag))
-        except SlurmUnreachable as error:
-            silent = error
         except Refused:                # it has come to its end, or goes on, since it was looked at
             continue
-    if silent is not None:
-        raise silent
+        except OrchError as error:
+            trouble = trouble or error
+    if trouble is not None:
+        raise trouble
     return done
 
 

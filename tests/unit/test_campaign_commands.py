@@ -17,7 +17,7 @@ from orchestrator.cli.campaign import cancel_all
 from orchestrator.control import campaign, publish, requests
 from orchestrator.control.passes import pass_over_all
 from orchestrator.control.ports import Ports, require_run
-from orchestrator.errors import ConfigError, Refused, SlurmUnreachable, TimedOut, UnknownTag
+from orchestrator.errors import ConfigError, Refused, SlurmUnreachable, SubmissionRejected, TimedOut, UnknownTag
 from orchestrator.model import After, Run
 from orchestrator.views.campaign import explained
 
@@ -123,6 +123,19 @@ def test_every_hold_is_recorded_while_slurm_is_silent(line: Line, monkeypatch: p
 
     monkeypatch.setattr(line.slurm, "jobs", away)
     with pytest.raises(SlurmUnreachable):
+        campaign.hold_campaign(line.ports, "line")
+    assert line.states() == dict.fromkeys(AFTER, "held user")
+
+
+def test_what_slurm_refuses_of_one_run_keeps_no_other_from_being_asked(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hold of c was refused, and `orch hold` left a and b as they were."""
+    line.submit()
+
+    def refused(job_id: str) -> None:
+        raise SubmissionRejected(f"Access/permission denied for job {job_id}")
+
+    monkeypatch.setattr(line.slurm, "hold", refused)
+    with pytest.raises(SubmissionRejected, match="job 3"):
         campaign.hold_campaign(line.ports, "line")
     assert line.states() == dict.fromkeys(AFTER, "held user")
 
