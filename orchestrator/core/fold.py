@@ -294,7 +294,9 @@ def _released(run: Run, event: Event) -> Changes:
 def _cancel(run: Run, event: Event) -> Changes:
     if run.over:
         return {}
-    return _phase(event, Phase.CANCELLING, cancel_now=run.cancel_now or bool(event.get("now")))
+    # who asks once more grants no further lead
+    since = run.phase_since if run.phase == Phase.CANCELLING else float(event["t"])
+    return _phase({**event, "t": since}, Phase.CANCELLING, cancel_now=run.cancel_now or bool(event.get("now")))
 
 
 def _cancelled(run: Run, event: Event) -> Changes:

@@ -148,6 +148,13 @@ def test_cancel_asks_the_trainer_then_ends_the_job() -> None:
     assert [a.job_id for a in decide(at_once, both, POLICY, 100.0) if isinstance(a, do.CancelJob)] == ["101"]
 
 
+def test_who_asks_for_the_cancel_once_more_grants_no_further_lead() -> None:
+    """`orch cancel` once a minute put the end of a trainer that does not stop off for ever."""
+    run = run_of(queued(1), started(1), event("cancel", 100.0), event("cancel", 160.0))
+    assert [a.job_id for a in decide(run, seen(job(1, "RUNNING"), control=CONTROL), POLICY, 221.0)
+            if isinstance(a, do.CancelJob)] == ["101"]
+
+
 def test_a_waiting_job_cancelled_by_somebody_holds_the_run() -> None:
     run = settle(run_of(queued(1)), seen(job(1, "CANCELLED")), 100.0)
     assert run.phase == Phase.HELD and "cancelled outside orch" in run.phase_reason
