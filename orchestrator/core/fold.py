@@ -116,7 +116,8 @@ def _wanted(spec: RunSpec) -> Canary:
 
 
 def _phase(event: Event, phase: Phase, **changes: Any) -> Changes:
-    return {"phase": phase, "phase_since": float(event["t"]), "phase_reason": str(event.get("reason", "")), **changes}
+    return {"phase": phase, "phase_since": float(event["t"]), "phase_reason": str(event.get("reason", "")), "held_by": "",
+            **changes}
 
 
 def _with_submission(run: Run, submission_id: str, **changes: Any) -> Changes:
@@ -288,7 +289,7 @@ def _released(run: Run, event: Event) -> Changes:
         return {}
     # who releases a run in spite of the proof has decided about it
     canary = Canary.NONE if run.canary == Canary.BROKEN else run.canary
-    return _phase({**event, "reason": ""}, Phase.ACTIVE, held_by="", released_sequence=run.events, canary=canary)
+    return _phase({**event, "reason": ""}, Phase.ACTIVE, released_sequence=run.events, canary=canary)
 
 
 def _cancel(run: Run, event: Event) -> Changes:
@@ -317,7 +318,7 @@ def _reopened(run: Run, event: Event) -> Changes:
                   time_s=None if now.time_s == before.time_s else now.time_s,
                   nice=None if spec.nice == run.spec.nice else spec.nice)
     return _phase({**event, "reason": ""}, Phase.ACTIVE, spec=spec, change=None, updated=(*run.updated, wish), metrics={},
-                  cancel_now=False, held_by="", released_sequence=run.events,
+                  cancel_now=False, released_sequence=run.events,
                   canary=_wanted(spec) if "spec" in event else run.canary)
 
 
@@ -355,7 +356,7 @@ def _rolled_back(run: Run, event: Event) -> Changes:
     kept = run.rollback.kept
     aside = {folder: min(step, kept) for folder, step in run.set_aside.items()}
     return _phase({**event, "reason": ""}, Phase.ACTIVE, rollback=None, metrics={}, cancel_now=False,
-                  held_by="", released_sequence=run.events, rolled_back_epoch=int(event["epoch"]),
+                  released_sequence=run.events, rolled_back_epoch=int(event["epoch"]),
                   set_aside={**aside, str(event["into"]): kept} if event.get("set_aside") else aside)
 
 

@@ -44,6 +44,7 @@ def test_held_released_cancelled() -> None:
     run = run_of(event("held", 5, by="user", reason="by hand"))
     assert (run.phase, run.held_by, run.phase_reason) == (Phase.HELD, "user", "by hand")
     assert run_of(event("held"), event("released")).phase == Phase.ACTIVE
+    assert run_of(event("held", by="upstream"), event("cancel")).held_by == "", "whoever waits for it is told why it waits"
     assert run_of(event("cancel", now=False), event("cancel", now=True)).cancel_now
     assert run_of(event("cancel"), event("held")).phase == Phase.CANCELLING
     assert run_of(event("cancel"), event("cancelled"), event("finished")).phase == Phase.CANCELLED
