@@ -165,7 +165,7 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
     if live is not None and len(stood_down_in_a_row(run)) >= STOOD_DOWN_AT_MOST:
         return [Wait(why="no successor ahead: the last ones started while this attempt trained, and stood down; the next one "
                          "is queued when it has ended")]
-    if live is not None and last_chance(run, policy):
+    if last_chance(run, policy):
         return [Wait(why="no successor ahead: one more ending without a newer checkpoint holds the run")]
     behind = waiting[-1].job_id if waiting else live.job_id if live is not None else None
     assert behind is not None, "a queued submission has a job id"

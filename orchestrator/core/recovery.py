@@ -178,9 +178,10 @@ def backoff(run: Run, policy: Policy) -> Backoff | None:
 
 
 def last_chance(run: Run, policy: Policy) -> bool:
-    """Whether one more ending without progress holds the run: a successor queued ahead would train before anybody could."""
-    misses = without_progress(run)
-    return misses > 0 and misses >= policy.endings_without_progress - 1
+    """Whether endings without progress of what runs and waits already would hold the run: one more successor behind them
+    would train before anybody could."""
+    misses, under_way = without_progress(run), len(run.waiting) + (run.live is not None)
+    return misses > 0 and misses + under_way >= policy.endings_without_progress
 
 
 def _wait(run: Run, policy: Policy, count: int, since: float, why: str) -> Backoff:

@@ -113,6 +113,18 @@ def test_no_successor_waits_ahead_where_one_more_ending_would_hold_the_run() -> 
     assert any(isinstance(a, do.QueueAttempt) for a in decide(once, seen(job(2, "RUNNING")), POLICY, 3001.0))
 
 
+def test_no_successor_waits_behind_a_last_chance_that_still_waits_itself() -> None:
+    """It was queued in the same pass, and the run had a fourth ending without progress; with two ahead also a fifth."""
+    thrice = [job(3, "PENDING"), job(4, "PENDING")]
+    waiting = run_of(*_events("limit-unsaved", "limit-unsaved"), queued(3, 3000.0))
+    assert not any(isinstance(a, do.QueueAttempt) for a in decide(waiting, seen(*thrice), POLICY, 3001.0))
+    two = replace(POLICY, successors_ahead=2)
+    behind = run_of(*_events("limit-unsaved"), queued(2, 3000.0), started(2, 3000.0), queued(3, 3000.0))
+    assert not any(isinstance(a, do.QueueAttempt) for a in decide(behind, seen(job(2, "RUNNING"), *thrice), two, 3001.0))
+    assert any(isinstance(a, do.QueueAttempt) for a in decide(
+        behind, seen(job(2, "RUNNING"), *thrice), replace(two, endings_without_progress=4), 3001.0))
+
+
 def _events(*endings: str) -> list[Any]:
     return [item for number, ending in enumerate(endings, 1)
             for item in (queued(number, 1000.0 * number), started(number, 1000.0 * number),
