@@ -17,19 +17,21 @@ from orchestrator import folders, journal
 from orchestrator.attempt.take import Identity
 from orchestrator.attempt.witness import Pulse, ask_once
 from orchestrator.checkpoints import complete_checkpoints
+from orchestrator.control import campaign as together
 from orchestrator.control import requests
 from orchestrator.control.passes import PassReport, pass_over_all
 from orchestrator.control.ports import Ports
 from orchestrator.control.submit import submit
-from orchestrator.control.update import Wish, update
+from orchestrator.control.update import Wish, top, update
 from orchestrator.core.gate import Leave
 from orchestrator.errors import OrchError, Refused, RunLocked, SlurmError
-from orchestrator.model import After, Phase, Policy, Profile, RunSpec
+from orchestrator.model import After, Ending, Phase, Policy, Profile, RunSpec
 from orchestrator.records import AttemptSpec
 from orchestrator.rollback import set_aside_checkpoints
 
 POLICY = Policy(checkpoint_interval_s=60.0, exclude_share=0.5)  # of two nodes: one may be left out
 PROFILE = Profile(name="p", gres="gpu:1", time_s=420, lead_s=60)
+TOGETHER = "all"                       # the campaign of which all runs are
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class Campaign:
     world: World
     trace: Callable[[str], None] | None = None
     policy: Policy = POLICY
+    profile: Profile = PROFILE
     actors: dict[str, Actor] = field(default_factory=lambda: {name: Actor(name) for name in "ABC"})
     _acting: list[str] = field(default_factory=list)
     _ids: int = 0
@@ -120,6 +123,10 @@ class Campaign:
                 case "update-7m" | "update-9m":
                     minutes = what.removeprefix("update-")
                     update(ports, tag, Wish(time=minutes, memory="2G" if minutes == "9m" else "1G", nice=int(minutes[0])))
+                case "save":
+                    requests.save(ports, tag)
+                case "top":
+                    top(ports, tag)
                 case "update-script":
                     self.world.truths.of(tag).scripts.add(self._job_script(tag).read_text())
                     update(ports, tag, Wish(script=True))
@@ -132,6 +139,44 @@ class Campaign:
         except OrchError as error:
             self.say(f"{type(error).__name__}: {error}")
         self._struck(f"person: {what}")
+
+    def _all(self, what: str, faults: Faults = NONE) -> None:
+        """As of a campaign: whatever goes wrong with one run, all of them are asked."""
+        def act(ports: Ports) -> None:
+            match what:
+                case "hold":
+                    together.hold_campaign(ports, TOGETHER)
+                case "release":
+                    together.release_campaign(ports, TOGETHER)
+                case "submit":
+                    self._submit_all(ports)
+                case _:
+                    together.cancel_campaign(ports, TOGETHER, now=what == "cancel-now")
+            self._all_were_asked(what)
+        try:
+            self._act("C", faults, act)
+        except SlurmError as error:
+            self.say(f"{type(error).__name__}: {error}")
+            self._all_were_asked(what)
+        except OrchError as error:
+            self.say(f"{type(error).__name__}: {error}")
+        self._struck(f"person: {what} of all")
+
+    def _submit_all(self, ports: Ports) -> None:
+        there = {tag: self.world.truths.run(tag) for tag, _ in self.schedule.runs}
+        specs = {tag: self._spec(tag) for tag, run in there.items() if run is None}
+        for tag in specs:
+            self.world.truths.of(tag).scripts.add(self._job_script(tag).read_text())
+        together.submit_campaign(ports, together.Checked(name=TOGETHER, specs=specs, members=tuple(
+            together.Member(tag=tag, after={}, run=run) for tag, run in there.items())), lambda run, already: None)
+
+    def _all_were_asked(self, what: str) -> None:
+        for tag, _ in self.schedule.runs:
+            run = self.world.truths.run(tag)
+            if run is not None and (
+                    run.phase == Phase.ACTIVE if what == "hold" else run.held_by == "user" if what == "release"
+                    else what != "submit" and not run.over and run.phase != Phase.CANCELLING):
+                raise Broken(f"{tag}: {run.phase} by {run.held_by or 'nobody'} after `{what}` of all")
 
     def _back(self, tag: str, pick: int, faults: Faults = NONE) -> None:
         """To any of the complete checkpoints, or of those that were set aside."""
@@ -165,18 +210,44 @@ class Campaign:
         truths = self.world.truths
         after = {other: After.ENDED if (self.schedule.seed + ord(other) + ord(tag)) % 2 else After.FINISHED
                  for other in dict(self.schedule.runs)[tag] if truths.run(other) is not None}
-        return RunSpec(tag=tag, repository=str(self.world.repository), python="/usr/bin/python3", profile=PROFILE,
+        return RunSpec(tag=tag, repository=str(self.world.repository), python="/usr/bin/python3", profile=self.profile,
                        script_sha256=hashlib.sha256(self._job_script(tag).read_bytes()).hexdigest(), after_tags=after,
-                       prove_resume=self.world.proves(tag))
+                       campaign=TOGETHER, prove_resume=self.world.proves(tag))
 
     def _policy(self, interval_s: float, ahead: int, without_progress: int) -> None:
         self._struck("person: edits orch.yaml")
         self.policy = replace(self.policy, checkpoint_interval_s=interval_s, successors_ahead=ahead,
                               endings_without_progress=without_progress)
 
+    def _recovery(self, key: str, value: Any) -> None:
+        self._struck("person: edits recovery")
+        self.policy = replace(self.policy, **{key: {Ending(value[0]): value[1]} if key == "retries" else value})
+
+    def _profile(self, key: str, value: float) -> None:
+        """For what is submitted from now on."""
+        self._struck("person: edits the profile")
+        self.profile = replace(self.profile, **{key: value})  # type: ignore[arg-type]
+
     def _script(self, tag: str, pick: int) -> None:
         self._struck("person: edits job.sh")
         self._job_script(tag).write_text(f"true {self.world.now} {pick}\n")
+
+    # --- what Slurm refuses, and a hanging node -------------------------------------------------------------------------
+
+    def _room(self, most: int | None) -> None:
+        if most is not None:
+            self._struck("no room for more jobs")
+        self.world.slurm.jobs_at_most = most
+
+    def _refuse(self, count: int) -> None:
+        self._struck("scancel and scontrol refused")
+        self.world.refused = count
+
+    def _epilog(self, pick: int, for_s: float) -> None:
+        job = self._job(pick, ("RUNNING",))
+        if job is not None:
+            self._struck("epilog hangs")
+            job.epilog_s = for_s
 
     # --- the world ------------------------------------------------------------------------------------------------------
 

@@ -112,6 +112,9 @@ class Line:
         world, slurm = self._world, self._world.slurm
         world.instant()
         world.truths.requested(what, given[0])
+        if world.refused and not self._silent():
+            world.refused -= 1
+            raise SubmissionRejected(f"{what}: error: Access/permission denied")
         if not self._silent() or (self._mute and not world.outage and world.seed % 2):
             (slurm.set_dependency if what == "repoint" else getattr(slurm, what))(*given, **wanted)
         if self._silent():

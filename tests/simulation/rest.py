@@ -22,7 +22,7 @@ PASSES_UNTIL_SETTLED = 60
 def settle(campaign: Campaign) -> None:
     """Raises Broken where a run does not come to rest, or is another than its journal tells."""
     world = campaign.world
-    world.calm, world.outage = True, False
+    world.calm, world.outage, world.refused, world.slurm.jobs_at_most = True, False, 0, None
     for actor in campaign.actors.values():
         actor.offset_s = 0.0
     for host in world.hosts.values():

@@ -14,6 +14,13 @@ Step = tuple[Any, ...]
 MISHAPS = ("crash", "crash", "early", "no-result", "hung", "killed", "supervisor-killed", "out-of-memory", "setup")
 READS = ("silent", "stale", "then-silent")
 SUBMITS = ("lost", "reply-lost", "delayed", "doubled", "rejected")
+RECOVERY = (
+    ("successors_ahead", 2), ("successors_ahead", 3), ("endings_without_progress", 1), ("endings_without_progress", 2),
+    ("retries", ("crash", 0)), ("retries", ("hung", 0)), ("retries", ("setup-failure", 2)), ("backoff_s", 1.0),
+    ("backoff_s", 300.0), ("exclude_share", 1.0), ("exclude_node_s", 60.0), ("checkpoint_interval_s", None),
+    ("lead_factor", 1.0), ("memory_factor", 2.0), ("finish_first", False))
+PROFILES = (("lead_s", 20.0), ("lead_s", 150.0), ("time_s", 300.0), ("time_s", 600.0), ("memory_bytes", 1 << 30),
+            ("memory_bytes", 4 << 30))
 AT_SQUEUE = -1
 
 
@@ -62,6 +69,7 @@ def draw_schedule(seed: int) -> Schedule:
         if chance.random() < 0.6:
             steps.append(("pass", chance.choice("AAB"), _faults(chance, 0.5, tags)))
     _think_again(random.Random(seed * 4001 + 7), steps, tags)
+    _do_otherwise(random.Random(seed * 5003 + 11), steps, tags)
     return Schedule(seed, tuple(runs), tuple(steps))
 
 
@@ -74,6 +82,33 @@ def _think_again(chance: random.Random, steps: list[Step], tags: list[str]) -> N
         new = [("script", tag, chance.randrange(4)), ("cli", "update-script", tag, _faults(chance, 0.4, tags))]
         steps[at:at] = new if chance.random() < 0.3 else [back]
         steps.insert(chance.randint(at + 1, len(steps)), ("pass", chance.choice("AB"), _faults(chance, 0.4, tags)))
+
+
+def _do_otherwise(chance: random.Random, steps: list[Step], tags: list[str]) -> None:
+    """What most schedules do without, in every fifth, by a chance of its own too: other settings, refusals of Slurm, and what
+    people ask of all runs at once."""
+    for _ in range(chance.choice((0, 0, 0, 0, 0, 0, 0, 0, 1, 2))):
+        at = chance.randint(len(tags), len(steps))
+        steps.insert(at, _draw_other(chance, tags))
+        steps.insert(chance.randint(at + 1, len(steps)), ("pass", chance.choice("AB"), _faults(chance, 0.4, tags)))
+
+
+def _draw_other(chance: random.Random, tags: list[str]) -> Step:
+    match chance.choice(("cli", "all", "all", "room", "refuse", "recovery", "recovery", "profile", "epilog")):
+        case "cli":
+            return "cli", chance.choice(("save", "top")), chance.choice(tags), _faults(chance, 0.4, tags)
+        case "all":
+            return "all", chance.choice(("submit", "hold", "release", "cancel", "cancel-now")), _faults(chance, 0.4, tags)
+        case "room":
+            return "room", chance.choice((None, 0, 1, 2, 3))
+        case "refuse":
+            return "refuse", chance.choice((1, 2, 3))
+        case "recovery":
+            return "recovery", *chance.choice(RECOVERY)
+        case "profile":
+            return "profile", *chance.choice(PROFILES)
+        case _:
+            return "epilog", chance.randrange(4), chance.choice((20.0, 400.0, 1500.0))
 
 
 def _faults(chance: random.Random, share: float, tags: list[str] | None = None) -> Faults:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core.observation import NodeSeen
-from orchestrator.errors import NoAccounting, SubmissionRejected
+from orchestrator.errors import NoAccounting, NoRoom, SubmissionRejected
 from orchestrator.model import ENDED_STATES
 from orchestrator.sightings import Execution, JobSeen, QueuedJob
 from orchestrator.slurm.protocol import NodeOffer, Site
@@ -50,6 +50,7 @@ class Job:
     start_at: float | None = None
     end_at: float | None = None
     kill_at: float = NEVER
+    epilog_s: float = 0.0              # how long it is COMPLETING when its batch process has ended
     restart_count: int = 0
     doubled: bool = False              # a fault made it: the second job of one sbatch
     seen: JobSeen | None = None        # what it was shown as last, and what that depended on
@@ -88,6 +89,7 @@ class SimulatedSlurm:
         self.jobs_by_id: dict[int, Job] = {}
         self.accepted: list[tuple[int, str]] = []      # every job ever accepted: (id, comment), doubled ones left out
         self._partition, self._kill_wait_s, self._min_job_age_s = partition, kill_wait_s, min_job_age_s
+        self.jobs_at_most: int | None = None           # no more than these are taken
         self._last_id = 0
         self._accounts: list[Execution] | None = [] if accounting else None    # of what has ended
 
@@ -193,6 +195,8 @@ class SimulatedSlurm:
         """What sbatch does with a script's text. Raises SubmissionRejected in Slurm's own words."""
         options = read_options(text)
         self._check(options)
+        if self.jobs_at_most is not None and sum(not job.ended for job in self.jobs_by_id.values()) >= self.jobs_at_most:
+            raise NoRoom("sbatch: error: QOSMaxSubmitJobPerUserLimit")
         self._last_id += 1
         minutes = options.get("time")
         job = Job(
@@ -291,7 +295,12 @@ class SimulatedSlurm:
     def exited(self, job: Job, code: int) -> None:
         """The batch process of this job has ended."""
         if self.jobs_by_id.get(job.job_id) is job and job.in_allocation:
-            self._finalize(job, job.final or ("COMPLETED" if code == 0 else "FAILED"))
+            job.final = job.final or ("COMPLETED" if code == 0 else "FAILED")
+            if job.epilog_s:
+                job.state, job.end_at, job.kill_at = "COMPLETING", self.now, self.now + job.epilog_s
+                job.epilog_s = 0.0
+            else:
+                self._finalize(job, job.final)
             self.tick(self.now)
 
     def out_of_memory(self, job: Job) -> None:

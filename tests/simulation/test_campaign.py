@@ -38,7 +38,9 @@ def test_all_invariants_hold_in_every_schedule() -> None:
                   "journal line torn", "clock stepped", "node down, its processes live on", "gate asked at an odd moment",
                   "supervisor stopped between its gate and its start", "person: cancel", "person: hold",
                   "person: release", "person: rolls back", "resume stopping", "resume proven",
-                  "person: edits orch.yaml", "person: edits job.sh"):
+                  "person: edits orch.yaml", "person: edits job.sh", "person: edits recovery", "person: edits the profile",
+                  "person: hold of all", "person: cancel of all", "no room for more jobs", "scancel and scontrol refused",
+                  "epilog hangs"):
         assert f"  {fault}\n" in ran.stdout, f"{fault}: never struck"
 
 

@@ -263,8 +263,10 @@ class Truths:
     def _in_order(self, run: Run) -> None:
         """The live job is cancelled: its successors were before it, as far as Slurm's answer showed any."""
         actor = self.world.actor
-        if actor is None or actor.answered != "honest":
-            return
+        live = self.world.slurm.jobs_by_id.get(int(run.live.job_id)) if run.live is not None else None
+        if actor is None or actor.answered != "honest" or (
+                live is not None and run.live is not None and not live.comment.endswith(":" + run.live.submission_id)):
+            return                     # the number of the live job is another's since Slurm has lost its state
         for submission in run.waiting:
             job = self.world.slurm.jobs_by_id.get(int(submission.job_id or 0))
             if (job is not None and job.job_id in actor.known and job.comment.endswith(":" + submission.id) and not job.ended

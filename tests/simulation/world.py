@@ -21,6 +21,7 @@ from simulation.slurm import Job, SimulatedSlurm
 from simulation.supervisor import Killed, Process, Supervisor, Trainer
 from simulation.truth import Truths
 
+from orchestrator.errors import NoRoom
 from orchestrator.records import StartRecord
 from orchestrator.sightings import JobGone, JobSeen, JobSighting, SlurmSilent
 
@@ -70,6 +71,7 @@ class World:
     target_steps: int = 150
     calm: bool = False                 # no mishap strikes a start from now on
     outage: bool = False               # slurmctld answers nobody
+    refused: int = 0                   # so many of the next changes to jobs
     hosts: dict[str, Host] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
     history: list[tuple[float, list[JobSeen]]] = field(default_factory=list)
@@ -117,7 +119,8 @@ class World:
             self.now = slurm.now = max(self.now, at)
             if self.late and self.late[0][0] <= self.now:
                 _, text, environment = self.late.pop(0)
-                slurm.accept(text, environment)
+                with contextlib.suppress(NoRoom):
+                    slurm.accept(text, environment)
             elif heap and heap[0][0] <= self.now:
                 heapq.heappop(heap)[3].step()
             else:
