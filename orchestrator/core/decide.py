@@ -125,7 +125,9 @@ def _rolling_back(run: Run, seen: Observation, policy: Policy, now: float) -> li
 
 
 def _over(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
-    return _cancel_waiting(run, seen, now, f"the run is {run.phase}")
+    """Also what took over from an attempt in the moment in which that one finished: its node was called failed, and lives."""
+    why = f"the run is {run.phase}"
+    return _cancel_waiting(run, seen, now, why) + _cancel_live(run, seen, now, why)
 
 
 _BY_PHASE = {

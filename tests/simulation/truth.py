@@ -308,7 +308,10 @@ class Truths:
             if len(inside) > 1:
                 raise Broken(f"{tag}: two attempts train, jobs {[t.start.job_id for t in inside]}")
             run = self.run(tag)
-            if run is not None and run.over and inside[0].start.epoch not in self.of(tag).mistaken:
+            truth, epoch = self.of(tag), inside[0].start.epoch
+            if run is not None and run.phase == Phase.FINISHED and epoch > truth.result_epoch > 0:
+                continue               # it took over in the moment in which the result was published, and is to be cancelled
+            if run is not None and run.over and epoch not in truth.mistaken:
                 raise Broken(f"{tag}: job {inside[0].start.job_id} trains, and the run is {run.phase}")
         if len(self.world.slurm.accepted) != self._compared:
             self._compared = len(self.world.slurm.accepted)

@@ -155,6 +155,15 @@ def test_who_asks_for_the_cancel_once_more_grants_no_further_lead() -> None:
             if isinstance(a, do.CancelJob)] == ["101"]
 
 
+def test_what_took_over_in_the_moment_of_the_finish_is_ended() -> None:
+    """Slurm had called the node failed, and the attempt on it lived on and finished: its successor trained on to the end."""
+    run = run_of(queued(1), started(1), queued(2), started(2), ended(1, "finished"), event("finished"))
+    assert run.live is not None
+    [action] = [a for a in decide(run, seen(job(1, "NODE_FAIL"), job(2, "RUNNING")), POLICY, 200.0)
+                if not isinstance(a, do.WriteControl)]
+    assert isinstance(action, do.CancelJob) and action.job_id == "102"
+
+
 def test_a_waiting_job_cancelled_by_somebody_holds_the_run() -> None:
     run = settle(run_of(queued(1)), seen(job(1, "CANCELLED")), 100.0)
     assert run.phase == Phase.HELD and "cancelled outside orch" in run.phase_reason
