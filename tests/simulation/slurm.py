@@ -318,7 +318,7 @@ class SimulatedSlurm:
         self.up[node] = False
         lost = [job for job in self.jobs_by_id.values() if job.in_allocation and job.node == node]
         for job in lost:
-            self._finalize(job, "NODE_FAIL")
+            self._finalize(job, "NODE_FAIL" if job.state == "RUNNING" else job.final)
         self.tick(self.now)
         return lost
 
