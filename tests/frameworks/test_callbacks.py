@@ -105,6 +105,7 @@ LAST_STEP = """
 import os
 from pathlib import Path
 import torch
+from hearing import hear
 from lightning import LightningModule, Trainer
 from orch_trainer.lightning import OrchCallback
 
@@ -121,7 +122,7 @@ class Noticed(OrchCallback):
     def on_train_batch_end(self, trainer, *rest):
         if trainer.global_step == 3:
             Path(os.environ["ORCH_ATTEMPT_DIR"], "notice.json").write_text('{"reason": "limit"}')
-            self._training._watch.poll()
+            hear(self._training)
         super().on_train_batch_end(trainer, *rest)
 
 orch = Noticed()
@@ -137,7 +138,8 @@ def test_a_lightning_training_that_was_stopped_at_its_last_step_is_finished_by_t
 
     def attempt(number: int, resume_from: str = "") -> int:
         (tmp_path / "epoch").write_text(str(number))
-        environ = {**os.environ, "ORCH_RUN_DIR": str(tmp_path), "ORCH_EPOCH": str(number), "ORCH_ATTEMPT": str(number),
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "unit"), "ORCH_RUN_DIR": str(tmp_path),
+                   "ORCH_EPOCH": str(number), "ORCH_ATTEMPT": str(number),
                    "ORCH_ATTEMPT_DIR": str(tmp_path / str(number)), "ORCH_RESUME_FROM": resume_from}
         return subprocess.run([sys.executable, "-W", "ignore", "-c", LAST_STEP], env=environ, check=False).returncode
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hearing import hear
 
 from orch_trainer import Training
 from orch_trainer.checkpoint import Checkpoints
@@ -136,7 +137,7 @@ def test_after_a_notice_the_write_under_way_comes_first_and_then_the_newest_stat
         begin(training, 1, lambda folder: (go.wait(10), write(folder, "old")))
         training.step(5)
         (run.folder / "notice.json").write_text(json.dumps({"reason": "limit", "deadline": time.time() + 600}))
-        training._watch.poll()
+        hear(training)
         assert training.should_save()
         go.set()
         saving = begin(training, 5, lambda folder: write(folder, "new"))
@@ -155,7 +156,7 @@ def test_without_time_for_both_the_write_under_way_is_the_last_one(run):
         begin(training, 2, lambda folder: (go.wait(10), write(folder)))
         training.step(5)
         (run.folder / "notice.json").write_text(json.dumps({"reason": "limit", "deadline": time.time() + 150}))
-        training._watch.poll()
+        hear(training)
         assert not training.should_save()
         assert training.should_stop()
         go.set()

@@ -8,6 +8,7 @@ import zlib
 from types import SimpleNamespace
 
 import pytest
+from hearing import hear
 
 from orch_trainer import Training
 from orch_trainer.checkpoint import complete_checkpoints
@@ -148,7 +149,7 @@ def test_notice_save_stop(run):
         training.step(1)
         run.notice()
         assert not training.should_save()
-        training._watch.poll()
+        hear(training)
         assert training.should_save()
         assert not training.should_stop()
         save(training, 2)
@@ -165,9 +166,9 @@ def test_a_cancel_is_said_before_its_notice_and_until_when_with_it(run, capsys):
     with pytest.raises(SystemExit), run.training() as training:
         training.step(1)
         run.control(seq=2, stop="cancel")
-        training._watch.poll()
+        hear(training)
         run.notice("cancel", left_s=85.0)
-        training._watch.poll()
+        hear(training)
     assert [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("notice")] == [
         "notice: cancel", "notice: cancel  85 s left"]
 
@@ -177,12 +178,12 @@ def test_a_preemption_is_not_said_to_leave_time_until_the_limit(run, capsys):
     with pytest.raises(SystemExit), run.training() as training:
         training.step(1)
         training._signals.seen = 15
-        training._watch.poll()
+        hear(training)
         run.notice("preempt", left_s=None)
-        training._watch.poll()
+        hear(training)
         assert training.deadline is None
         run.notice("preempt", left_s=18.0)
-        training._watch.poll()
+        hear(training)
         assert training.deadline == run.clock.time() + 18
     assert [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("notice")] == [
         "notice: signal", "notice: preempt", "notice: preempt  18 s left"]
@@ -222,16 +223,16 @@ def test_control_is_taken_once_whole(run):
         run.control(seq=6, interval_s=10.0, save=5)
         whole = (run.dir / "control.json").read_text()
         (run.dir / "control.json").write_text(whole[:40])
-        training._watch.poll()
+        hear(training)
         assert training.interval_s == 20.0
         (run.dir / "control.json").write_text(whole)
-        training._watch.poll()
+        hear(training)
         assert training.interval_s == 10.0
         assert training.should_save()
         save(training, 1)
         assert not training.should_save()
         run.control(seq=4, interval_s=99.0)         # an older one, from a cache
-        training._watch.poll()
+        hear(training)
         assert training.interval_s == 10.0
         training.finish()
     assert [line["seq"] for line in run.lines() if line["event"] == "interval"] == [6]
@@ -243,7 +244,7 @@ def test_resume_and_retention(run):
         for step in (1, 2, 3):
             save(training, step)
         run.control(stop="cancel")
-        training._watch.poll()
+        hear(training)
     assert run.steps() == [2, 3]
     run.environ.update(ORCH_RESUME_FROM=str(run.checkpoints / "step-00000002"), ORCH_ATTEMPT="4", ORCH_EPOCH="8")
     assert run.training().resume_from == run.checkpoints / "step-00000002"      # orch's choice stands
@@ -297,7 +298,7 @@ def test_a_failing_disk_costs_a_checkpoint_and_no_training(run, number, operatio
         assert not training.should_stop()
         save(training, 3)
         run.notice()
-        training._watch.poll()
+        hear(training)
     assert run.steps() == [1, 3]
     failed = [line for line in run.lines() if line["event"] == "save_failed"]
     assert [line["step"] for line in failed] == [2]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from builders import POLICY, SPEC, ended, event, job, queued, run_of, seen, started
+from hearing import hear
 from test_decide import settle
 
 from orch_trainer import Training
@@ -76,7 +77,7 @@ def train(run: SimpleNamespace, training: Training, steps: range) -> None:
 def stop(run: SimpleNamespace, training: Training, left_s: float = 60.0) -> None:
     (run.dir / "attempts" / "0001" / "notice.json").write_text(
         json.dumps({"reason": "limit", "deadline": run.clock.now + left_s}))
-    training._watch.poll()
+    hear(training)
 
 
 def test_often_to_the_node_and_seldom_to_the_shared_folder(run: SimpleNamespace) -> None:
