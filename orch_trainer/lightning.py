@@ -82,8 +82,11 @@ class OrchCallback(Callback):  # type: ignore[misc]  # a class of theirs
             training.__exit__(None, None, None)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Resumed from the last step's checkpoint Lightning trains nothing more, and calls neither begin nor end of it."""
-        if self._found is not None and not self._has_begun:
+        """Resumed from the last step's checkpoint Lightning trains nothing more, and calls neither begin nor end of it; nor
+        does it where there is no data."""
+        steps, epochs = trainer.max_steps or 0, trainer.max_epochs or 0
+        is_done = 0 < steps <= trainer.global_step or 0 < epochs <= trainer.current_epoch
+        if self._found is not None and not self._has_begun and is_done:
             self._begin(trainer)
             assert self._training is not None
             self._training.step(trainer.global_step)

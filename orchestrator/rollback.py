@@ -24,7 +24,7 @@ def keep_apart(run_dir: Path, checkpoint: str, into: str) -> bool:
     parent = checkpoint_dir(run_dir)
     path, apart = parent / checkpoint, parent / into / checkpoint
     with _fence(run_dir / "epoch"):
-        if path in [one.path for one in complete_checkpoints(parent)]:
+        if not apart.exists() and path in [one.path for one in complete_checkpoints(parent)]:
             _keep_trackers(path.parent, apart.parent)
             _move(path, parent, parent / into)
         return apart.exists()          # a call that was killed may have moved it

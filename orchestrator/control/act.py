@@ -164,7 +164,7 @@ def _keep_apart(action: do.KeepApart, run: Run, journal: LockedJournal, ports: P
     except StorageError:
         if run.live is None and not run.waiting:
             raise
-        return                         # whoever publishes just now, or hangs in it, is ended by this very pass
+        return                         # the next pass tries again, and ends in time what hangs while it publishes
     if is_there:
         journal.append("kept_apart", checkpoint=f"{into}/{name}")
     else:

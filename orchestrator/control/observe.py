@@ -200,7 +200,7 @@ def save_failed(lines: Lines) -> dict[str, Any] | None:
     """The latest save that failed, unless one of its level has been complete since: one to the node tells nothing of the
     shared folder."""
     latest = {line.get("level"): line for line in lines if line["event"] in ("saved", "save_failed")}
-    return last_of(list(latest.values()), "save_failed")
+    return last_of(sorted(latest.values(), key=lambda line: float(line["t"])), "save_failed")
 
 
 def read_metrics(run_dir: Path) -> dict[str, object] | None:

@@ -117,7 +117,10 @@ def rollback(
         found = [one for one in there if one.step == step] or [one for one in aside.values() if one.step == step]
     else:
         assert ago_s is not None
-        found = [one for one in there if one.saved_at <= ports.clock() - ago_s][-1:]
+        # the one that was chosen already, if it is asked for once more while what trains still ends
+        chosen = [aside[run.rollback.checkpoint]] if run.rollback is not None and run.rollback.checkpoint in aside else []
+        old = [one for one in (*there, *chosen) if one.saved_at <= ports.clock() - ago_s]
+        found = sorted(old, key=lambda one: one.step)[-1:]
     if len(found) != 1:
         wanted = name or (f"of step {step}" if step is not None else f"that is {format_duration(ago_s or 0.0)} old")
         how_many = f"{len(found)} complete checkpoints" if found else "no complete checkpoint"
@@ -128,6 +131,8 @@ def rollback(
         raise Refused(f"{tag} has {how_many} {wanted}", hint=f"there are: {ages}" if ages else "it has none at all")
     run = _ask(ports, tag, "rollback", _refuse_cancelling, to_step=found[0].step,
                checkpoint=str(found[0].path.relative_to(folder)), by=by, reason=f"{by}: {why}")
+    if run.phase == Phase.HELD:
+        raise Refused(f"{tag} is held: it {run.phase_reason}", hint=f"`orch status {tag}` lists what there is")
     return run, found[0]
 
 

@@ -112,12 +112,17 @@ def _cancelling(run: Run, seen: Observation, policy: Policy, now: float) -> list
     return actions
 
 
+PUBLISHED_S = 20.0                     # a trainer that holds the fence for longer hangs in it
+
+
 def _rolling_back(run: Run, seen: Observation, policy: Policy, now: float) -> list[Action]:
     """Nothing may train while checkpoints are set aside: a save of what is to be undone would be the newest again."""
     back = run.rollback
     assert back is not None
     why = f"the run goes back to step {back.step}"
     actions: list[Action] = [KeepApart(checkpoint=back.checkpoint, into=back.apart, why=why)] if back.apart else []
+    if back.apart and now - run.phase_since < PUBLISHED_S:
+        return actions                 # what trains ends when that is done; should it be gone, it goes on
     actions += _cancel_waiting(run, seen, now, why) + _cancel_live(run, seen, now, why)
     if not back.apart and run.live is None and not run.waiting:
         actions.append(SetAside(newer_than_step=back.kept, why=why))

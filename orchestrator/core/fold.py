@@ -281,7 +281,7 @@ def _held(run: Run, event: Event) -> Changes:
     nowhere_to_go = run.phase == Phase.ROLLING_BACK and by == "orch"
     if run.phase != Phase.ACTIVE and not over_upstream and not nowhere_to_go:
         return {}
-    return _phase(event, Phase.HELD, held_by=by)
+    return _phase(event, Phase.HELD, held_by=by, rollback=None)
 
 
 def _released(run: Run, event: Event) -> Changes:
@@ -317,7 +317,8 @@ def _reopened(run: Run, event: Event) -> Changes:
     wish = Change(sequence=run.events, memory_bytes=None if now.memory_bytes == before.memory_bytes else now.memory_bytes,
                   time_s=None if now.time_s == before.time_s else now.time_s,
                   nice=None if spec.nice == run.spec.nice else spec.nice)
-    return _phase({**event, "reason": ""}, Phase.ACTIVE, spec=spec, change=None, updated=(*run.updated, wish), metrics={},
+    goes_on = Phase.ACTIVE if run.rollback is None else Phase.ROLLING_BACK     # which a cancel had cut off
+    return _phase({**event, "reason": ""}, goes_on, spec=spec, change=None, updated=(*run.updated, wish), metrics={},
                   cancel_now=False, released_sequence=run.events,
                   canary=_wanted(spec) if "spec" in event else run.canary)
 

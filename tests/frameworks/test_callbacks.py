@@ -126,9 +126,10 @@ class Noticed(OrchCallback):
         super().on_train_batch_end(trainer, *rest)
 
 orch = Noticed()
-trainer = Trainer(max_steps=3, callbacks=[orch], accelerator="cpu", logger=False, enable_checkpointing=False,
-                  enable_progress_bar=False, enable_model_summary=False)
-trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(3, 2)), ckpt_path=orch.resume_from)
+trainer = Trainer(max_steps=int(os.environ.get("STEPS", "3")), callbacks=[orch], accelerator="cpu", logger=False,
+                  enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+data = torch.randn(int(os.environ.get("SAMPLES", "3")), 2)
+trainer.fit(Model(), torch.utils.data.DataLoader(data), ckpt_path=orch.resume_from)
 """
 
 
@@ -136,15 +137,18 @@ def test_a_lightning_training_that_was_stopped_at_its_last_step_is_finished_by_t
     """Lightning then calls no hook of a training; the run was held, for it had no result."""
     pytest.importorskip("lightning", exc_type=ImportError)
 
-    def attempt(number: int, resume_from: str = "") -> int:
+    def attempt(number: int, resume_from: str = "", **more: str) -> int:
         (tmp_path / "epoch").write_text(str(number))
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "unit"), "ORCH_RUN_DIR": str(tmp_path),
                    "ORCH_EPOCH": str(number), "ORCH_ATTEMPT": str(number),
-                   "ORCH_ATTEMPT_DIR": str(tmp_path / str(number)), "ORCH_RESUME_FROM": resume_from}
+                   "ORCH_ATTEMPT_DIR": str(tmp_path / str(number)), "ORCH_RESUME_FROM": resume_from, **more}
         return subprocess.run([sys.executable, "-W", "ignore", "-c", LAST_STEP], env=environ, check=False).returncode
 
     assert attempt(1) == 75
-    assert attempt(2, str(tmp_path / "checkpoints" / "step-00000003")) == 0
+    saved = str(tmp_path / "checkpoints" / "step-00000003")
+    assert attempt(2, saved, STEPS="9", SAMPLES="0") == 0
+    assert not (tmp_path / "result.json").exists(), "without data nothing was trained"
+    assert attempt(2, saved) == 0
     assert json.loads((tmp_path / "result.json").read_text())["step"] == 3
     last = (tmp_path / "2" / "trainer.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["event"] == "finished"

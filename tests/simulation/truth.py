@@ -177,12 +177,12 @@ class Truths:
         """By a roll-back: nobody who lives on may publish any more."""
         self.of(tag).newest_epoch = max(self.of(tag).newest_epoch, epoch)
 
-    def _went_back(self, tag: str, event: dict[str, Any], run: Run) -> None:
+    def _went_back(self, tag: str, event: dict[str, Any]) -> None:
         """Where a run goes on after a roll-back, or after somebody or something has put an end to it."""
         truth, folder = self.of(tag), folders.checkpoint_dir(folders.run_dir(self.world.repository, tag))
         if event["event"] == "rolled_back" and self._newest(tag) != event["to_step"]:
             raise Broken(f"{tag}: went back to step {event['to_step']}, newest complete is {self._newest(tag)}")
-        if event["event"] == "held" and run.rollback and (folder / run.rollback.checkpoint).exists():
+        if event["event"] == "held" and (folder / event["reason"].split()[3]).exists():    # cannot go back: NAME is no ...
             raise Broken(f"{tag}: {event['reason']}, and it is there")
         truth.newest_saved = self._newest(tag)
 
@@ -193,7 +193,7 @@ class Truths:
         run, truth = self.run(tag), self.of(tag)
         goes_back = run is not None and run.phase == Phase.ROLLING_BACK
         if run is not None and truth.goes_back and not goes_back:
-            self._went_back(tag, event, run)
+            self._went_back(tag, event)
         if event["event"] == "canary":
             self.world.struck[f"resume {event['state']}"] += 1
             if event["state"] == "broken" and "saved nothing" not in event["reason"]:

@@ -77,9 +77,10 @@ def test_what_it_goes_back_to_is_out_of_the_trainers_reach_before_anything_ends(
     chosen = {**BACK, "checkpoint": "step-00000010"}
     run = after(run_of(queued(1), queued(2), started(1, 10)), chosen)
     living = seen(job(1, "RUNNING"), job(2, "PENDING"), control=CONTROL)
-    first, *others = decide(run, living, POLICY, 60.0)
-    assert first == do.KeepApart(checkpoint="step-00000010", into="set-aside-50-to-10", why="the run goes back to step 10")
-    assert [a.job_id for a in others if isinstance(a, do.CancelJob)] == ["102", "101"]
+    keep_it = do.KeepApart(checkpoint="step-00000010", into="set-aside-50-to-10", why="the run goes back to step 10")
+    assert decide(run, living, POLICY, 60.0) == [keep_it]
+    first, *others = decide(run, living, POLICY, 75.0)
+    assert first == keep_it and [a.job_id for a in others if isinstance(a, do.CancelJob)] == ["102", "101"]
     apart = after(run, event("kept_apart", t=51.0, checkpoint="set-aside-50-to-10/step-00000010"))
     assert not [a for a in decide(apart, living, POLICY, 60.0) if isinstance(a, do.KeepApart)]
     assert apart.rollback is not None and apart.rollback.checkpoint == "set-aside-50-to-10/step-00000010"
@@ -169,13 +170,33 @@ def test_another_choice_meanwhile_counts(submitted: Submitted) -> None:
     assert sorted(one.step for one in aside.values()) == [20, 30]
 
 
-def test_cancelled_meanwhile_it_is_shown_among_those_set_aside(submitted: Submitted) -> None:
-    submitted.back(10)
+def test_cancelled_meanwhile_it_is_shown_among_those_set_aside_and_gone_back_to_when_it_is_submitted_again(
+    submitted: Submitted,
+) -> None:
+    submitted.back(30)
     cancel(submitted.ports, "a", now=True)
     run = submitted.ended()
     aside = set_aside_checkpoints(submitted.folder / "checkpoints", run.set_aside)
     assert (run.phase, list(aside), submitted.steps()) == (
-        Phase.CANCELLED, ["set-aside-60-to-10/step-00000010"], [20, 30])
+        Phase.CANCELLED, ["set-aside-60-to-30/step-00000030"], [10, 20])
+    submit(submitted.ports, run.spec, again=True)
+    run = require_run(submitted.ports.repository, "a")
+    assert (run.phase, run.rollback, submitted.steps()) == (Phase.ACTIVE, None, [10, 20, 30])
+
+
+def test_by_age_the_same_one_is_chosen_once_more(submitted: Submitted) -> None:
+    """Who had no answer asks again; the chosen one lies elsewhere by then."""
+    for _ in range(2):
+        run, chosen = rollback(submitted.ports, "a", step=None, ago_s=35.0, by="me", why="a spike")
+        assert (chosen.step, run.phase) == (20, Phase.ROLLING_BACK)
+    assert (submitted.ended().phase, submitted.steps()) == (Phase.ACTIVE, [10, 20])
+
+
+def test_what_a_killed_pass_put_apart_is_not_met_by_the_same_step_saved_since(submitted: Submitted) -> None:
+    assert keep_apart(submitted.folder, "step-00000010", "set-aside-60-to-10")
+    save(submitted.folder, 10)
+    submitted.back(10)
+    assert (submitted.ended().phase, submitted.steps()) == (Phase.ACTIVE, [10])
 
 
 def test_what_its_trainer_had_removed_by_then_holds_the_run_and_nothing_is_set_aside(
@@ -186,16 +207,17 @@ def test_what_its_trainer_had_removed_by_then_holds_the_run_and_nothing_is_set_a
         return keep_apart(run_dir, checkpoint, into)
 
     monkeypatch.setattr(act, "keep_apart", first_removed)
-    run = submitted.back(10)
-    assert (run.phase, run.phase_reason) == (
-        Phase.HELD, "cannot go back: step-00000010 is no complete checkpoint any more")
-    assert submitted.steps() == [20, 30, 40]
+    with pytest.raises(Refused, match="cannot go back: step-00000010 is no complete checkpoint any more"):
+        submitted.back(10)
+    run = submitted.ended()
+    assert (run.phase, run.rollback, submitted.steps()) == (Phase.HELD, None, [20, 30, 40])
 
 
 def test_a_trainer_that_hangs_while_it_publishes_is_ended_all_the_same(submitted: Submitted) -> None:
     (submitted.folder / "epoch").write_text("000000000005\n")
     with held_by_another(submitted.folder / "epoch"):
         assert submitted.back(10).phase == Phase.ROLLING_BACK
+        assert submitted.ended().phase == Phase.ROLLING_BACK
         submitted.slurm.tick(submitted.slurm.now + 100.0)
     assert not [job for job in submitted.slurm.jobs() if job.state in ("PENDING", "RUNNING")]
     assert (submitted.ended().phase, submitted.steps()) == (Phase.ACTIVE, [10])
