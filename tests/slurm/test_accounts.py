@@ -202,7 +202,7 @@ def test_what_it_ended_of(repository: Repository, tag: str) -> None:
     assert first["ending"] == RUNS[tag][2], repository.journal(tag)
     [ended] = events(repository, tag, "ended", number=1)
     assert ended["nodes"] in ("n1", "n2", "n3", "n4"), "so that a bad node can be left out"
-    assert ended["ended_at"] < ended["t"] - 20.0, "when it ended, not when it was noticed"
+    assert ended["ended_at"] <= ended["t"] - 2.0, "when it ended, not when it was noticed: Slurm forgets after MinJobAge"
 
 
 def test_a_job_that_was_requeued_has_two_attempts_with_an_ending_each(repository: Repository) -> None:
