@@ -28,7 +28,7 @@ from chaos_watch import Struck, Watcher
 from orchestrator import cluster
 from orchestrator.attempt.processes import send
 from orchestrator.checkpoints import complete_checkpoints
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, SlurmUnreachable
 from orchestrator.folders import attempt_dir, checkpoint_dir, run_dir
 from orchestrator.model import Phase
 
@@ -91,11 +91,11 @@ class Site:
         self.controller_away = False
         self.nodes_down: set[str] = set()
 
-    def run(self, *command: str | Path) -> str:
+    def run(self, *command: str | Path, may_end_with: int = 0) -> str:
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                        **cluster.environment(self.cluster)}
         answer = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
-        if answer.returncode:
+        if answer.returncode not in (0, may_end_with):
             raise OrchError(f"{' '.join(map(str, command))}: {answer.returncode}\n{answer.stdout}{answer.stderr}")
         return answer.stdout
 
@@ -270,7 +270,8 @@ def look(site: Site, watcher: Watcher) -> None:
     """Watch, and do what a person would: release what was cancelled by the campaign."""
     for tag in watcher.look():
         say(f"{tag} is held ({watcher.runs[tag].phase_reason}): orch release {tag}")
-        site.run(ORCH, "release", tag)
+        # slurmctld may be away just now: it is recorded, and the daemon does the rest
+        site.run(ORCH, "release", tag, may_end_with=SlurmUnreachable.exit_code)
     if site.daemon is not None and site.daemon.poll() is not None:
         watcher.trouble.append(f"the daemon ended by itself with {site.daemon.returncode}")
         site.start_daemon()
