@@ -100,8 +100,14 @@ def test_a_job_that_is_stopped_ends_as_it_likes(bench: Any, sbatch: Sbatch, look
     running = sbatch("exec sleep 60")
     behind = sbatch("exec sleep 60", dependency=f"afterany:{running}")
     bench.wait(lambda: look(running).state == "RUNNING")
-    bench.slurm.stop(running)
-    bench.wait(lambda: look(behind).state == "RUNNING")
+
+    def stopped() -> bool:
+        """A signal that comes before the node has started the batch process reaches nobody."""
+        if look(running).state == "RUNNING":
+            bench.slurm.stop(running)
+        return bool(look(behind).state == "RUNNING")
+
+    bench.wait(stopped)
     assert look(running).state == "FAILED"
     bench.slurm.stop(running)
     bench.slurm.stop("999999")
