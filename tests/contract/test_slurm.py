@@ -97,17 +97,11 @@ def test_cancel_of_an_ended_or_unknown_job_is_no_error(bench: Any, sbatch: Sbatc
 
 def test_a_job_that_is_stopped_ends_as_it_likes(bench: Any, sbatch: Sbatch, look: Look) -> None:
     """SIGTERM for its batch process, and no cancellation: what waits behind it starts."""
-    running = sbatch("exec sleep 60")
+    running, beside = sbatch("exec sleep 60"), sbatch("exec sleep 3", job_name="beside")
     behind = sbatch("exec sleep 60", dependency=f"afterany:{running}")
-    bench.wait(lambda: look(running).state == "RUNNING")
-
-    def stopped() -> bool:
-        """A signal that comes before the node has started the batch process reaches nobody."""
-        if look(running).state == "RUNNING":
-            bench.slurm.stop(running)
-        return bool(look(behind).state == "RUNNING")
-
-    bench.wait(stopped)
+    bench.wait(lambda: look(running).state == "RUNNING" and look(beside).state == "COMPLETED")
+    bench.slurm.stop(running)          # its batch process is there by now; before, nobody would hear it
+    bench.wait(lambda: look(behind).state == "RUNNING")
     assert look(running).state == "FAILED"
     bench.slurm.stop(running)
     bench.slurm.stop("999999")
