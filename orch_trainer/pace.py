@@ -93,6 +93,11 @@ class Pace:
     def _is_milestone_now(self) -> bool:
         return self.step is not None and self.step > self._passed_step and self.is_milestone(self.step)
 
+    @property
+    def writing_level(self) -> int:
+        """Of the save that is being written, or was last."""
+        return self._writing[1]
+
     def overdue_s(self, now: float) -> float | None:
         """For how long a checkpoint has been written, when the next one waits for it and that is worth a line: at once, and
         each time that it has doubled."""

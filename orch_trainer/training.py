@@ -31,7 +31,7 @@ from orch_trainer.device import Memory, find_device
 from orch_trainer.fence import Fence, Fenced
 from orch_trainer.files import Files, nobody_elses
 from orch_trainer.lines import Lines, plain
-from orch_trainer.pace import SHARED, Pace
+from orch_trainer.pace import LOCAL, SHARED, Pace
 from orch_trainer.process import Signals, register
 from orch_trainer.ranks import Agree, Rounds, Team, find_team
 from orch_trainer.saving import Saver, Saving, Surroundings
@@ -331,7 +331,8 @@ class Training:
         late_s = self._pace.overdue_s(now)
         if late_s is not None and self._pace.is_stuck(late_s):
             why = "the one before it has been written for {:.0f} s and is not usable".format(late_s)
-            self._tell.put("save_failed", "WARNING: no new checkpoint: " + why, step=plain(self._pace.step), error=why)
+            self._tell.put("save_failed", "WARNING: no new checkpoint: " + why, step=plain(self._pace.step), error=why,
+                           **({"level": "local"} if self._pace.writing_level == LOCAL else {}))
         elif late_s is not None:
             self._tell.put("save_waits", "WARNING: a checkpoint has been written for {:.0f} s and the next one is due (every "
                            "{:g} s): it waits until that one is usable".format(late_s, self._pace.interval_s),

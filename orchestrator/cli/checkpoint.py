@@ -65,7 +65,7 @@ def rollback(tag: str, target: str, why: str, as_json: bool) -> None:
     A live attempt is ended at once. Newer checkpoints are moved to checkpoints/set-aside-..., not deleted: nothing
     resumes from them, nothing removes them, and `orch status TAG` shows them. A run that was held, cancelled or finished
     goes on too. To undo it, name one of those: it comes back with the older ones beside it, and what was saved since is
-    set aside in turn.
+    set aside in turn. One that a cancel cuts off is completed by `orch submit TAG --again`.
 
     \b
     orch rollback resnet-a --to 12000 --why "loss spike at 12400"

@@ -177,13 +177,14 @@ def _attempts(
             end = read_record(folder / "end.json", EndRecord)
             lines = lines_of[folder]
             began, first = last_of(lines, "start"), last_of(lines, "first_step")
-            failed, shared = save_failed(lines), last_of([line for line in lines if line.get("level") != "local"], "saved")
+            failed = save_failed(lines)
             saved, spoken = last_of(lines, "saved"), [line["step"] for line in lines if isinstance(line.get("step"), int)]
             attempts.append(AttemptSeen(
                 start=start, end=end, heartbeat_at=read_heartbeat(folder) or start.started_at,
                 saved_after_notice=saved_after_notice(end.notice_at if end else None, start, checkpoint),
-                saved_at=float(saved["t"]) if saved else None, shared_at=float(shared["t"]) if shared else None,
-                save_failed=(float(failed["t"]), failed.get("step"), str(failed.get("error"))) if failed else None,
+                saved_at=float(saved["t"]) if saved else None,
+                has_saved_shared=any(line["event"] == "saved" and line.get("level") != "local" for line in lines),
+                save_failed=(failed.get("step"), str(failed.get("error"))) if failed else None,
                 last_step=spoken[-1] if spoken else None,
                 knows_orch=bool(lines), trainer_at=float(began["t"]) if began else None,
                 first_step_at=float(first["t"]) if first else None,

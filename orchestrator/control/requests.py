@@ -108,7 +108,7 @@ def rollback(
 
     A live attempt is ended first. Raises Refused where there is no such checkpoint.
     """
-    run = require_run(ports.repository, tag)
+    run = before = require_run(ports.repository, tag)
     folder = folders.checkpoint_dir(folders.run_dir(ports.repository, tag))
     there, aside = complete_checkpoints(folder), set_aside_checkpoints(folder, run.set_aside)
     if name is not None:
@@ -131,7 +131,7 @@ def rollback(
         raise Refused(f"{tag} has {how_many} {wanted}", hint=f"there are: {ages}" if ages else "it has none at all")
     run = _ask(ports, tag, "rollback", _refuse_cancelling, to_step=found[0].step,
                checkpoint=str(found[0].path.relative_to(folder)), by=by, reason=f"{by}: {why}")
-    if run.phase == Phase.HELD:
+    if run.phase == Phase.HELD and run.released_sequence < before.events:      # not gone back to
         raise Refused(f"{tag} is held: it {run.phase_reason}", hint=f"`orch status {tag}` lists what there is")
     return run, found[0]
 

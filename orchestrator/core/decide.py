@@ -173,7 +173,7 @@ def _queue(run: Run, seen: Observation, policy: Policy, now: float) -> list[Acti
         return [Wait(why="no successor ahead: the last ones started while this attempt trained, and stood down; the next one "
                          "is queued when it has ended")]
     if last_chance(run, policy):
-        return [Wait(why="no successor ahead: one more ending without a newer checkpoint holds the run")]
+        return [Wait(why="no successor ahead: if what runs or waits already saves nothing newer, it holds the run")]
     behind = waiting[-1].job_id if waiting else live.job_id if live is not None else None
     assert behind is not None, "a queued submission has a job id"
     if live is not None and not _still_there(seen, live):

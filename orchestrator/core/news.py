@@ -312,9 +312,9 @@ def _saves(run: Run, seen: Observation, now: float) -> Iterator[Fact]:
         return
     quiet = run.saves_told_at is not None and now - run.saves_told_at < SAVES_TOLD_EVERY_S
     if record.save_failed is not None and not run.saves_fail and not quiet:
-        _, step, error = record.save_failed
+        step, error = record.save_failed
         yield {"event": "saves", "fail": True, "step": step, "reason": error, "checkpoint_step": seen.checkpoint_step}
-    elif record.save_failed is None and record.shared_at is not None and run.saves_fail:
+    elif record.save_failed is None and record.has_saved_shared and run.saves_fail:
         yield {"event": "saves", "fail": False, "checkpoint_step": seen.checkpoint_step}
 
 

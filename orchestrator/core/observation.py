@@ -31,9 +31,9 @@ class AttemptSeen:
     heartbeat_at: float | None = None
     saved_after_notice: bool = False
     saved_at: float | None = None      # when its latest save was complete, by its trainer's word
-    shared_at: float | None = None     # the same of those to the shared folder
-    # its latest save that failed, where none of its level has been complete since: when, which step, why
-    save_failed: tuple[float, int | None, str] | None = None
+    has_saved_shared: bool = False     # to the shared folder, by its trainer's word
+    # its latest save that failed, where none of its level has been complete since: which step, why
+    save_failed: tuple[int | None, str] | None = None
     last_step: int | None = None       # the latest step that its trainer spoke of
     trainer_at: float | None = None    # its START
     first_step_at: float | None = None

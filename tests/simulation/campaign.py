@@ -134,6 +134,9 @@ class Campaign:
                     self.world.truths.of(tag).scripts.add(self._job_script(tag).read_text())
                     self._refused_without_again(ports, tag)
                     submit(ports, self._spec(tag), again=True)
+        self._person(what, faults, act)
+
+    def _person(self, what: str, faults: Faults, act: Callable[[Ports], Any]) -> None:
         try:
             self._act("C", faults, act)
         except OrchError as error:
@@ -187,12 +190,8 @@ class Campaign:
                         *set_aside_checkpoints(folder, run.set_aside)])
         if not there:
             return
-        self._struck("person: rolls back")
-        try:
-            self._act("C", faults, lambda ports: requests.rollback(
-                ports, tag, step=None, ago_s=None, name=there[pick % len(there)], by="C", why="a spike"))
-        except OrchError as error:
-            self.say(f"{type(error).__name__}: {error}")
+        self._person("rolls back", faults, lambda ports: requests.rollback(
+            ports, tag, step=None, ago_s=None, name=there[pick % len(there)], by="C", why="a spike"))
 
     def _refused_without_again(self, ports: Ports, tag: str) -> None:
         run = self.world.truths.run(tag)

@@ -35,7 +35,7 @@ from orchestrator.core.observation import Control
 from orchestrator.errors import Refused, StorageError
 from orchestrator.folders import job_dir, run_dir
 from orchestrator.journal import SCHEMA
-from orchestrator.model import Phase, Run
+from orchestrator.model import After, Phase, Run
 from orchestrator.records import AttemptSpec
 from orchestrator.rollback import keep_apart, set_aside_checkpoints, set_aside_newer
 
@@ -211,6 +211,19 @@ def test_what_its_trainer_had_removed_by_then_holds_the_run_and_nothing_is_set_a
         submitted.back(10)
     run = submitted.ended()
     assert (run.phase, run.rollback, submitted.steps()) == (Phase.HELD, None, [20, 30, 40])
+
+
+def test_one_that_went_back_and_is_held_by_its_upstream_is_not_refused(submitted: Submitted) -> None:
+    spec = require_run(submitted.ports.repository, "a").spec
+    job_dir(submitted.ports.repository, "b").mkdir()
+    (job_dir(submitted.ports.repository, "b") / "job.sh").write_text("true\n")
+    submit(submitted.ports, replace(spec, tag="b", after_tags={"a": After.FINISHED}))
+    for tag in ("b", "a"):
+        cancel(submitted.ports, tag, now=True)
+    submitted.ended()
+    save(run_dir(submitted.ports.repository, "b"), 10)
+    run, _ = rollback(submitted.ports, "b", step=10, ago_s=None, by="me", why="a spike")
+    assert (run.phase, run.held_by) == (Phase.HELD, "upstream")
 
 
 def test_a_trainer_that_hangs_while_it_publishes_is_ended_all_the_same(submitted: Submitted) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +125,25 @@ def test_what_was_resumed_from_is_no_third_copy_on_the_node(run: SimpleNamespace
         train(run, training, range(31, 51))
         raise KeyError
     assert run.steps() == ([40, 50], [])
+
+
+def test_a_write_to_the_node_that_hangs_is_called_so(run: SimpleNamespace) -> None:
+    """Else the next save there would not tell that it was over."""
+    go = threading.Event()
+    with Training(environ=run.environ, clock=run.clock) as training:
+        train(run, training, range(1, 10))
+        saving = training.saving(10, background=True)
+        with saving as folder:
+            (folder / "state").write_text("10")
+            saving.rest(lambda: go.wait(10))
+        for _ in range(2):
+            run.clock.now += 700.0
+            training.step(11)
+        assert not training.should_save()
+        go.set()
+        training.finish()
+    failed, = [line for line in read_lines(run.dir / "attempts" / "0001") if line["event"] == "save_failed"]
+    assert (failed["level"], "is not usable" in failed["error"]) == ("local", True)
 
 
 def test_a_full_disk_of_the_node_is_called_so(run: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
